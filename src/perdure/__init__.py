@@ -1,6 +1,6 @@
 """Durable jobs and workflows for Python: one SQLite file on a laptop, PostgreSQL across a fleet.
 
-Names are imported when they are first used, so that using one part does not load the others.
+Names are imported when they are first used, so that using one part does not load other parts.
 """
 
 from __future__ import annotations

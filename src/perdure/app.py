@@ -80,7 +80,7 @@ class App(
         self._singles = Coalescer(enqueue_each)
         self.listeners: dict[EventName, list[Listener]] = {}
         self.queues: dict[str, Settings] = {}
-        """What ``queue`` has declared, by the queue's name."""
+        """The settings that ``app.queue()`` has declared, by queue name."""
         self._unsaved: dict[str, TaskDefinition] = {}
         self._unsaved_queues: dict[str, Settings] = {}
         self.declared_limits: dict[str, int] = {}
@@ -226,7 +226,7 @@ class App(
         return task
 
     def _migrate(self, *, to: int | None = None) -> Plan[list[int]]:
-        """Apply the migrations that the database lacks, up to version ``to``; return the versions it finished."""
+        """Apply missing migrations, up to version ``to``; return the versions that this call finished."""
         whole("to", to, 0, INTEGER)
         return (yield from in_thread(lambda: self.store.migrate(to=to)))
 
@@ -268,7 +268,7 @@ _apps: WeakRegistry[App] = WeakRegistry()
 
 
 def _after_fork() -> None:
-    """Replace the locks. The child process lacks the thread that held one, so nothing would release it."""
+    """Replace the locks. A lock that another thread held during the fork would stay locked in the child process."""
     for app in _apps.now():
         app._opening = threading.RLock()
 

@@ -247,7 +247,7 @@ class JobFailed(JobEnded):
     code = "job.failed"
     error_kind: str | None = None
     error_code: str | None = None
-    # Not part of str(error): a handler's message may quote its arguments.
+    # These two are not part of str(error): a handler's message may quote its arguments.
     error_message: str | None = None
     error_trace: str | None = None
 
@@ -296,14 +296,14 @@ class Unavailable(PerdureError):
 
     code = "store.unavailable"
     category = "unavailable"
-    answered = False  # True if the server refused a statement, not the connection: perhaps for one row
+    answered = False  # True if the database was reached and refused a statement, perhaps because of one row
 
 
 class StoreAway(Unavailable):
     """The database cannot be reached."""
 
     code = "store.away"
-    told = False  # True if the store has logged it
+    told = False  # True if the store has logged this outage
 
 
 class StoreBusy(Unavailable):

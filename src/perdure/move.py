@@ -27,7 +27,7 @@ PATIENCE, PATIENCE_AWAY = 30.0, 5.0
 
 
 def _without_driver_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Drop the ``__context__`` of a PerdureError: that is the driver's error, which may contain a row."""
+    """Drop the ``__context__`` of a PerdureError. The context is the driver's error, which may contain a row."""
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -49,11 +49,11 @@ def move(
     target_schema: str | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Moved | None:
-    """Move all jobs, with everything that belongs to them, to another database, which must be empty.
+    """Move all jobs, with their history, keys, queues, tasks and workflows, to another database, which must be empty.
 
-    ``source`` and ``target`` are URLs. ``schema`` is the PostgreSQL schema of both, unless ``target_schema`` is given.
-    To continue an interrupted move, call this again. It returns None if the move was already finished. Nothing is
-    deleted from the source, but nothing can write to it any more.
+    ``source`` and ``target`` are URLs. ``schema`` is the PostgreSQL schema of both databases, unless ``target_schema``
+    is given. To continue an interrupted move, call this again. It returns None if the move was already finished.
+    Nothing is deleted from the source, but nothing can write to it any more.
     """
     refuse_in_event_loop("move", "use asyncio.to_thread(move, …)")
     target_schema = target_schema or schema
@@ -73,7 +73,7 @@ def move(
 def abandon(
     source: str, target: str | None = None, *, schema: str = DEFAULT_SCHEMA, target_schema: str | None = None
 ) -> bool:
-    """Give up the unfinished move between these databases; return whether there was one.
+    """Give up the unfinished move between these databases; return whether there was such a move.
 
     The source becomes writable again, then the target is emptied. If one database is gone, give only the other, as
     ``source``. A target that has received all rows is emptied only if its source is given as well.
@@ -86,7 +86,7 @@ def abandon(
             return mover.abandon(here)
         there = stack.enter_context(_marked(target, target_schema or schema))
         refuse_kept(here, there)
-        # In this order: rows may be deleted from the target only once the source is writable again.
+        # The source comes first: rows may be deleted from the target only once the source is writable again.
         given_up = mover.abandon(here)
         return mover.abandon(there, here) or given_up
 

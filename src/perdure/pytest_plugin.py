@@ -39,6 +39,6 @@ def perdure_app(request: pytest.FixtureRequest) -> App:
 
 @pytest.fixture
 def perdure_testing(perdure_app: App) -> Iterator[Testing]:
-    """``app.testing()`` for one test, plain or async: the app on a throw-away database."""
+    """``app.testing()`` for one test, synchronous or async: the app on a throw-away database."""
     with perdure_app.testing() as testing:
         yield testing

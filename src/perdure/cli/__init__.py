@@ -61,7 +61,7 @@ def main() -> None:
     try:
         _run()
     except SystemExit as end:
-        if "asyncio" in sys.modules:  # a worker ran, and with it users' handlers
+        if "asyncio" in sys.modules:  # a worker ran, so threads of users' handlers may still run
             from perdure.cli.last_resort import end_in_time
 
             end_in_time(end.code if isinstance(end.code, int) else int(end.code is not None))
@@ -80,7 +80,7 @@ def _run() -> None:
 
 
 class Program(click.Group):
-    """Finds commands by name, suggests one for a typo, and turns a PerdureError into one line and an exit code."""
+    """Finds commands by name, suggests corrections of typos, and turns a PerdureError into a line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -128,8 +128,8 @@ class Program(click.Group):
 def program(ctx: click.Context) -> None:
     """Durable jobs on SQLite and PostgreSQL.
 
-    Most commands need only a database. The worker needs your app, and so does enqueue for arguments beyond plain JSON.
-    Without --app and --url the database is $PERDURE_URL, else $DATABASE_URL, else sqlite:///perdure.db.
+    Most commands need only a database. The worker needs your app, and so does enqueue for arguments of types that JSON
+    lacks. Without --app and --url the database is $PERDURE_URL, else $DATABASE_URL, else sqlite:///perdure.db.
 
     \b
     Examples:

@@ -73,7 +73,7 @@ def acting(function: Any) -> Any:
 
 
 class JobAction(NamedTuple):
-    """An action: the method for one job, the method for many, and its title."""
+    """An action: the method for one job, the method for many jobs, and the action's title."""
 
     app: App
     one: Callable[..., str]

@@ -37,7 +37,10 @@ OPTIONS = (
 
 
 def conditions(function: F) -> F:
-    """Add the conditions as options. A job must meet all that are given; the others are None."""
+    """Add the conditions as options.
+
+    A job must meet all conditions that are given. Conditions that are not given are None.
+    """
     for option in reversed(OPTIONS):
         function = option(function)
     return function

@@ -36,7 +36,7 @@ def print_json(document: object) -> None:
 
 
 def print_sql(text: str) -> None:
-    """Print SQL for psql, unchanged or not at all: replacing a character would change a name."""
+    """Print SQL for psql unchanged. Raise Misuse if that is not safe: replacing a character would change a name."""
     if printable(text) != text:
         raise Misuse("A name contains characters that cannot be printed: use --json.")
     exact(text, end="")
@@ -107,7 +107,7 @@ def pause_document(pause: QueuePause | None) -> dict[str, Any] | None:
 
 
 def settings_document(settings: QueueSettings) -> dict[str, Any]:
-    """What is in effect, what the code declares, and what an operator has set."""
+    """The settings in effect, the settings that the code declares, and the settings that an operator has set."""
     from msgspec import to_builtins
 
     values = {name: getattr(settings, name) for name in ("backoff", "timeout", "concurrency")}

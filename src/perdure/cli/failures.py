@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def printable_errors() -> Iterator[None]:
-    """Make click's error messages safe to print, on one line. They may quote our messages and what the user typed."""
+    """Make click's error messages safe to print, on one line.
+
+    The messages may quote perdure's messages and the user's input.
+    """
     try:
         yield
     except click.ClickException as error:
-        vars(error)["message"] = one_line(error.message)  # click declares it Final
+        vars(error)["message"] = one_line(error.message)  # click declares the attribute Final
         raise
 
 

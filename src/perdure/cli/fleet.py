@@ -106,8 +106,8 @@ def workers(target: Target, as_json: bool) -> None:
 def stats(target: Target, since: float, as_json: bool) -> None:
     """Show queues, workers and the database at a glance.
 
-    Waiting times, running times and jobs per second come from a sample: the newest 10,000 jobs, and for each queue
-    with a backlog the 2,000 jobs before the next one to run.
+    Waiting times, running times and jobs per second come from a sample: the newest 10,000 jobs, and for each queue with
+    a backlog the 2,000 jobs that were enqueued before the next job to run.
 
     \b
     Examples:
@@ -151,7 +151,7 @@ def _show_queues(stats: Stats) -> None:
 
 
 def queue_status(name: str, queue: QueueStats, stats: Stats) -> list[str]:
-    """What keeps its jobs from running."""
+    """The reasons that keep the queue's jobs from running."""
     status = [] if queue.pause is None else [pause_text(queue.pause)]
     if queue.cool_until is not None:
         status.append(f"cools for {length((queue.cool_until - stats.at).total_seconds())}")

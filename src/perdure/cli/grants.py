@@ -29,7 +29,8 @@ def grants(
 ) -> None:
     """Print GRANT statements for PostgreSQL roles.
 
-    The owner of the tables runs them, and again after a migration that adds tables. Needs no database.
+    The owner of the tables runs these statements, and runs them again after a migration that adds tables. The command
+    itself needs no database.
 
     \b
     Examples:

@@ -40,8 +40,8 @@ ATTEMPTS = (
 def job(target: Target, id: str, as_json: bool) -> None:
     """Show everything about a job.
 
-    Shows its timeline, attempts, error, arguments, progress, checkpoint, result and log. The first characters of its
-    id are enough if no other job's id begins with them.
+    Shows the job's timeline, attempts, error, arguments, progress, checkpoint, result and log. The first characters of
+    its id are enough if no other job's id begins with them.
 
     \b
     Examples:

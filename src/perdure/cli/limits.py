@@ -29,7 +29,7 @@ LIMITS = (
     Column("TASKS", rank=2, least=10),
 )
 MOST_NAMED = 3
-"""At most this many jobs of an exceeded limit are named."""
+"""The most jobs of an exceeded limit that are named."""
 
 
 @click.command()
@@ -39,8 +39,8 @@ MOST_NAMED = 3
 def limits(target: Target, as_json: bool) -> None:
     """List the limits on how many jobs run at once.
 
-    CONCURRENCY is how many may run in the whole cluster, RUNNING how many do. WAITING counts jobs that are due, up to
-    1,000. A limit of the kind "key" counts the jobs of each concurrency key on its own.
+    CONCURRENCY is how many jobs may run in the whole cluster, RUNNING how many jobs run. WAITING counts jobs that are
+    due, up to 1,000. A limit of the kind "key" counts the jobs of each concurrency key on its own.
 
     \b
     Examples:
@@ -70,9 +70,9 @@ def limit(
 ) -> None:
     """Set a shared limit for all workers, or go back to the code's.
 
-    "set N" lets at most N jobs run at once, "set none" lifts the limit; what runs goes on. What is set here stays when
-    programs with other declarations start. "reset" goes back to what the code declares. The limits of tasks are
-    options in the code.
+    "set N" lets at most N jobs run at once, "set none" lifts the limit. Running jobs go on. The limit stays as set
+    here, even if programs that declare another limit start. "reset" goes back to the limit that the code declares. The
+    limits of tasks are options in the code.
 
     \b
     Examples:
@@ -101,7 +101,7 @@ def limit_document(limit: LimitStats) -> dict[str, Any]:
 
 
 def exceeded_lines(limits: Sequence[LimitStats]) -> Iterator[str]:
-    """A sentence for each limit, or key of a limit, that more jobs run under than it allows."""
+    """A sentence for each limit, or key of a limit, that has more running jobs than it allows."""
     for limit in limits:
         for one in limit.exceeded:
             name = limit.name if one.key is None else f"{limit.name} for the key {one.key}"
@@ -123,7 +123,7 @@ def _wanted(act: str, concurrency: str | None) -> int | None:
 
 
 def _unused(app: App, name: str) -> str:
-    """A note if no task is under this limit."""
+    """A note if no task has this limit."""
     used = [limit.name for limit in app.list_limits() if limit.kind == "named" and limit.tasks]
     return "" if name in used else f"No task has this limit.{did_you_mean(name, used)}"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure.cli.output import indented, printable
 
-# The attributes of every record. All others come from the caller's ``extra=``.
+# The attributes of every record. All other attributes come from the caller's ``extra=``.
 _OWN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
 
 
@@ -41,7 +41,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people. Extra fields follow the messages of other loggers; perdure's own messages say enough.
+    """A line for people. Extra fields are added to the messages of other loggers, but not to perdure's own messages.
 
     Further lines of a record are indented, so that no logged text can forge a record.
     """

@@ -14,8 +14,8 @@ _OF_WRITES = frozenset((errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errn
 
 def report_lost_output(error: OSError) -> bool:
     """If a write to stdout failed, print one line and return True. click itself handles a closed pipe."""
-    # Errors of files that were opened by name have a filename, errors of stdout have none. Errors of the database were
-    # converted to PerdureErrors before.
+    # Errors of files that were opened by name have a filename. Errors of stdout have no filename. Errors of the
+    # database were converted to PerdureErrors before.
     if error.filename is not None or error.errno not in _OF_WRITES:
         return False
     # Redirect stdout. Otherwise Python writes the rest of the buffer at exit, fails again and prints its own error.

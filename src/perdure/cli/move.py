@@ -46,8 +46,9 @@ def move(
     both sides row by row. During the move nothing else can write to either side. Afterwards nothing can write to the
     source, but its rows stay.
 
-    --abandon makes the source writable again and empties the target. If one of them is gone, give only the other. A
-    complete target is not emptied without its source; --keep makes it writable.
+    --abandon makes the source writable again and empties the target. If one of the two databases is gone, give only the
+    other. A target that has received all rows is not emptied if its source is gone; --keep makes such a target
+    writable.
 
     \b
     Examples:

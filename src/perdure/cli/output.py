@@ -55,7 +55,7 @@ def printable(text: str) -> str:
 
 
 def indented(text: str) -> str:
-    """The text with every line but the first indented, so that none looks like another entry of a list or a log."""
+    """The text with every line but the first indented, so that no line looks like another entry of a list or a log."""
     return text.replace("\n", "\n    ")
 
 

@@ -71,8 +71,9 @@ def pause_options(function: Any) -> Any:
 def queue(target: Target, /, name: str, act: str | None, settings: tuple[str, ...], **asked: Any) -> None:
     """Show everything about a queue, or change it.
 
-    The settings are concurrency, timeout and backoff; the value none removes one. A change is known to all workers
-    within a second, and the code's own settings do not override it. reset returns to those; warm ends a cool-down.
+    The settings are concurrency, timeout and backoff; the value none removes a setting. A change reaches all workers
+    within a second, and the settings in the code do not override it. reset returns to the settings in the code; warm
+    ends a cool-down.
 
     \b
     Examples:
@@ -110,7 +111,7 @@ def queue(target: Target, /, name: str, act: str | None, settings: tuple[str, ..
 def pause(target: Target, /, queue: str, **asked: Any) -> None:
     """Stop handing out jobs of a queue. Running jobs go on.
 
-    perdure queues shows who paused it, since when, why, and until when.
+    perdure queues shows who paused the queue, since when, why, and until when.
 
     \b
     Examples:
@@ -131,7 +132,7 @@ def pause(target: Target, /, queue: str, **asked: Any) -> None:
 def resume(target: Target, queue: str, actor: str | None, as_json: bool) -> None:
     """Hand out jobs of a queue again.
 
-    Prints who paused it, since when and why, and how many jobs are ready.
+    Prints who paused the queue, since when and why, and how many jobs are ready.
 
     \b
     Examples:
@@ -298,7 +299,7 @@ def _concurrency(value: str) -> int:
 
 
 def _backoff(value: str) -> Any:
-    """Seconds, or a policy as JSON."""
+    """A back-off: a number of seconds, or a policy as JSON."""
     if not value.startswith("{"):
         return typed.span(value)
     import msgspec

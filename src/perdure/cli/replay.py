@@ -1,4 +1,4 @@
-"""``perdure replay``: make a new job from one that succeeded."""
+"""``perdure replay``: make a new job from a job that succeeded."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def check(ctx: click.Context, target: Target, strict: bool, limits: bool, as_jso
     Changes nothing. Warns about an old SQLite, ready jobs that no live worker serves, and held jobs.
     Exits with 4 if the schema is missing or does not fit.
 
-    --limits counts the running jobs under each limit. perdure stores no counters that could differ from them: the
-    running jobs are what claims count too. A limit that was lowered is exceeded until jobs that ran before have ended.
+    --limits counts the running jobs under each limit. Claims count the same running jobs: perdure stores no counters
+    that could be wrong. A limit that was lowered is exceeded until jobs that ran before have ended.
 
     \b
     Examples:
@@ -117,7 +117,8 @@ def check(ctx: click.Context, target: Target, strict: bool, limits: bool, as_jso
 def sql(target: Target, dialect: Dialect | None, after: int, to: int | None, as_json: bool) -> None:
     """Print the definition of the tables.
 
-    Prints it for sqlite, for postgres or for both, and needs no database. A database made from it passes perdure check.
+    Prints the SQL for sqlite, for postgres or for both, and needs no database. A database made from this SQL passes
+    perdure check.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ LOOK = 0.2
 BAR = 16
 """The length of the progress bar in characters."""
 WIDTH = 79
-"""The most characters of a line, so that it fits a terminal or a log of 80 columns."""
+"""The most characters of a line: a line fits a terminal or a log of 80 columns."""
 UNFINISHED = ("running", "ready", "retrying", "scheduled")
 
 logging.getLogger("perdure").addHandler(logging.NullHandler())

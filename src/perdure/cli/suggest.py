@@ -28,6 +28,6 @@ OTHER_TOOLS = {
 
 
 def other_command(word: str, commands: Iterable[str]) -> str:
-    """A suggestion for a ``word`` that is not a command, with a leading space; empty if there is none."""
+    """A suggestion for a ``word`` that is not a command, with a leading space; empty if there is no suggestion."""
     known = OTHER_TOOLS.get(word.lower())
     return did_you_mean(word, commands) if known is None else f" {known}"

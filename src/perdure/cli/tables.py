@@ -33,7 +33,7 @@ class Column(NamedTuple):
     """A column of a table.
 
     ``rank``: columns with a higher rank are left out first; a column with rank 0 always stays. ``least``: cells may be
-    cut to this width, or never if it is None. ``keep_end``: cut the start of a cell, because names such as
+    cut to this width; if it is None, they are never cut. ``keep_end``: cut the start of a cell, because names such as
     ``shop.orders.mail.send`` differ at their ends.
     """
 
@@ -95,7 +95,7 @@ def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int 
 
 
 def draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[Shown]) -> list[str]:
-    """The lines of a table as plain text."""
+    """The lines of a table as text without colours."""
     titles = [column.title for column in columns]
     return [
         (" " * GAP).join(_fit(row[place], width, columns[place]) for place, width in shown).rstrip()
@@ -170,7 +170,7 @@ def _draw_with_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], sh
                 for place, width in shown
             )
         )
-    # The width must be at least what the table needs: otherwise rich would cut columns that must not be cut.
+    # The width must be at least the width of the table. Otherwise rich would cut columns that must not be cut.
     needed = _total(width for _, width in shown)
     console = Console(highlight=False)
     console.print(drawn, width=max(needed, console.width), crop=False, overflow="ignore")

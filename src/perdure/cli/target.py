@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATIENCE = 5.0
-"""Seconds for which a command retries while the database is busy. A worker retries longer, but here a person waits."""
+"""Seconds for which a command retries while the database is busy.
+
+A worker retries longer, but a person waits for a command.
+"""
 
 
 class Target:
@@ -48,7 +51,10 @@ class Target:
         return app
 
     def program(self) -> App:
-        """The named app with its tasks, on the database of ``--url`` if given. If no app is named, it has no tasks."""
+        """The named app with its tasks, on the database of ``--url`` if given.
+
+        If no app is named, it is an app without tasks.
+        """
         if self.path is None:
             return self.app_for_database()
         app = load_app(self.path)
@@ -81,7 +87,7 @@ def where(function: F) -> F:
 
 
 def check_schema(app: App) -> None:
-    """Check the schema. If it is missing, the error names the database, which may be the wrong one."""
+    """Check the schema. If it is missing, the error names the database, which may be the wrong database."""
     from perdure.errors import SchemaMissing
 
     try:
@@ -140,7 +146,7 @@ def _is_part(missing: str, name: str) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """The file and line of the user's code that raised the error; empty if no code of the user did."""
+    """The file and line of the user's code that raised the error; empty if the user's code did not raise it."""
     trace = error.__traceback__
     place = ""
     while trace is not None:

@@ -18,7 +18,7 @@ _WEIGHT = re.compile(r"([^=]+)=([1-9]\d*)", re.ASCII)
 
 
 def database(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A URL. ``env:NAME`` reads it from the environment: other users can see a process's arguments."""
+    """A URL. ``env:NAME`` reads the URL from the environment, because other users can see a process's arguments."""
     if value is None or not value.startswith("env:"):
         return value
     name = value.removeprefix("env:")
@@ -59,7 +59,7 @@ def parse_time(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def parse_time_or_ago(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
-    """A time with a time zone, or how long ago it was."""
+    """A time with a time zone, or a duration such as ``2h``, which means that long ago."""
     if value is None:
         return None
     read = _SPAN.fullmatch(value.strip())
@@ -75,9 +75,9 @@ def parse_time_or_ago(ctx: click.Context, param: click.Parameter, value: str | N
 
 
 def json_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Check that the text is a JSON object, and return the text: only the task's decoder keeps numbers exact.
+    """Check that the text is a JSON object, and return it undecoded: only the task's decoder keeps numbers exact.
 
-    ``-`` reads it from stdin.
+    ``-`` reads the text from stdin.
     """
     if value is None:
         return None

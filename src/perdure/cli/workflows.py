@@ -111,7 +111,7 @@ def workflows(
 def workflow(target: Target, /, id: str, act: str | None, key: str | None, **asked: Any) -> None:
     """Show a workflow as a tree, resolve a gate, cancel or requeue it.
 
-    The first characters of its id are enough if no other workflow's id begins with them.
+    The first characters of the workflow's id are enough if no other workflow's id begins with them.
 
     \b
     Examples:
@@ -212,7 +212,7 @@ def _show(app: App, id: str, *, watch: bool) -> None:
 
 
 def _tree(view: WorkflowView) -> list[str]:
-    """The tree's lines. Each begins with the id of the step's job."""
+    """The tree's lines. Each line begins with the id of the step's job."""
     from perdure.client.drawing import tree
 
     steps = {step.row.key: step for step in view.steps}
@@ -227,7 +227,7 @@ def _tree(view: WorkflowView) -> list[str]:
 
 
 def _label(step: Placed, now: int) -> str:
-    """The step's state, how long the step has run or been open, and what it waits for."""
+    """The step's state, how long the step has run or been open, and how many parents it waits for."""
     row = step.row
     said: list[str] = [
         visible_state(row.state, held=row.held, due=row.run_at <= now, error_kind=row.error_kind)

@@ -1,1 +1,1 @@
-"""What an app offers its callers: tasks, jobs, workflows, bulk actions, statistics and workers."""
+"""The methods and objects of an app: tasks, jobs, workflows, bulk actions, statistics and workers."""

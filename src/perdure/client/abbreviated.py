@@ -29,7 +29,7 @@ def whole_job_id(typed: str) -> Plan[str]:
 
 
 def whole_workflow_id(typed: str) -> Plan[str]:
-    """The same for a workflow."""
+    """The id of the only workflow whose id begins with ``typed``. If there is not exactly one, the error says why."""
     jobs, workflows = yield from _find(typed)
     if len(workflows) > 1:
         _refuse(typed, "workflows", [f"{one.id} ({one.name}, {one.status})" for one in workflows])

@@ -35,7 +35,7 @@ from perdure.request.options import filter_text, flag, number
 from perdure.request.times import from_us
 
 PATIENCE = 5.0
-"""Seconds for which, after all other jobs, the jobs that another transaction had locked are retried."""
+"""Seconds for which jobs that another transaction had locked are retried, after all other jobs are done."""
 _PAUSE = 0.1
 
 Progress: TypeAlias = Callable[[Counts], object]
@@ -61,7 +61,7 @@ class Act(NamedTuple):
 
 
 class BulkMethods:
-    """Methods of App for many jobs. Each goes from the newest job to the oldest, in transactions of a few hundred jobs.
+    """Methods of App for many jobs. Each method goes from the newest job to the oldest, a few hundred per transaction.
 
     Jobs enqueued after the call began are not included. If a call is interrupted, committed batches stay; call the
     method again to continue.
@@ -88,7 +88,7 @@ class BulkMethods:
     ) -> Plan[BulkResult]:
         """Cancel all matching jobs that have not ended, including steps; running jobs are asked to stop.
 
-        The conditions are those of ``list_jobs``; without any, ``all`` must be True. ``dry_run`` only counts.
+        The conditions are those of ``list_jobs``. Without a condition, ``all`` must be True. ``dry_run`` only counts.
         """
         filter = _chosen("cancel_jobs", CANCEL, all, wanted)
         bulk = BulkProgress(
@@ -109,7 +109,8 @@ class BulkMethods:
     ) -> Plan[BulkResult]:
         """Start a new run of all matching jobs that failed or were canceled.
 
-        Steps, and jobs whose unique key another job has, are only counted. For steps see ``requeue_workflow``.
+        Steps are only counted, and so are jobs whose unique key belongs to another active job. For steps see
+        ``requeue_workflow``.
         """
         filter = _chosen("requeue_jobs", REQUEUE, all, wanted)
         reason, by = optional_text("reason", reason), optional_text("by", by)
@@ -177,9 +178,9 @@ class BulkMethods:
         before: int | None = None,
         limit: int = 50,
     ) -> Plan[list[Act]]:
-        """A page of what operators did to many jobs, queues, tasks and workflows, newest first.
+        """A page of the actions of operators on many jobs, queues, tasks and workflows, newest first.
 
-        For the next page give the last id as ``before``. What was done to one job is in its history.
+        For the next page give the last id as ``before``. Actions on a single job are in the history of that job.
         """
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
@@ -204,7 +205,7 @@ class BulkMethods:
 
 
 def _chosen(name: str, action: BulkAction, all: bool, wanted: Wanted) -> Filter:
-    """The validated filter. Raises InvalidOption if it does not fit this action."""
+    """The validated filter. Raises InvalidOption if the filter does not fit this action."""
     filter = checked_filter(wanted)
     if filter == EVERY and not flag("all", all):
         raise InvalidOption(f"{name} needs a condition, such as queue=; for every job give all=True.")

@@ -1,4 +1,4 @@
-"""The app's methods that declare queues and save what the code declares, tasks and queues, to the database."""
+"""The app's methods that declare queues, and that save the program's tasks and queues to the database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("perdure")
 
 
 class CatalogMethods:
-    """Mixed into App."""
+    """Methods of App that declare and save tasks and queues."""
 
     if TYPE_CHECKING:
         tasks: dict[str, Task[..., Any]]
@@ -42,7 +42,10 @@ class CatalogMethods:
         def _limits_differ(self) -> Plan[bool]: ...
 
     def queue(self, name: str, **settings: Unpack[QueueChanges]) -> None:
-        """Declare settings of a queue: ``app.queue("mail", concurrency=20)``. Those of ``set_queue`` override them."""
+        """Declare settings of a queue: ``app.queue("mail", concurrency=20)``.
+
+        ``set_queue`` overrides these settings.
+        """
         queue, declared = text("queue", name), checked_settings(settings)
         if self.queues.get(queue, declared) != declared:
             raise InvalidOption(
@@ -53,7 +56,8 @@ class CatalogMethods:
     def _save_tasks(self, *, exact: bool = False) -> Plan[None]:
         """Write the tasks and declared queues of this program to the database.
 
-        ``exact`` disables all other tasks there, and removes what other programs have declared for queues.
+        ``exact`` disables all other tasks in the database, and removes the queue settings that other programs have
+        declared.
         """
         definitions = [*self._definitions().values()]
         known = yield from perform(task_ops.list_tasks)
@@ -78,7 +82,7 @@ class CatalogMethods:
         if conn is not None:
             yield from self._save_unsaved(conn, strict=strict)
             return
-        # If many asyncio tasks call this first, one of them saves; the others wait and continue in order.
+        # If many asyncio tasks call this at the same time, one task saves; the other tasks wait and continue in order.
         while self._unsaved or self._unsaved_queues:
             if (done := (yield from run_once(self._save_once))) is not None:
                 away = None
@@ -99,7 +103,7 @@ class CatalogMethods:
     def _save_unsaved_tasks(self, conn: object | None, *, strict: bool) -> Plan[None]:
         definitions = list(self._unsaved.values())
         known: dict[str, task_ops.KnownTask] = {}
-        # The caller's own transaction may hold SQLite's write lock: waiting for it would never end.
+        # The caller's own transaction may hold SQLite's write lock, which it would never release while this call waits.
         do = perform if conn is None else perform_at_once
         try:
             known = yield from do(task_ops.list_tasks)
@@ -125,12 +129,12 @@ class CatalogMethods:
         except StoreBusy:
             if conn is None:
                 raise
-            # Jobs can be enqueued without these settings. The next call saves them.
+            # Jobs can be enqueued before these settings are saved. The next call tries to save them again.
 
     def _save_queues(
         self, conn: object | None, declared: Mapping[str, Settings], *, exact: bool = False
     ) -> Plan[None]:
-        """Save settings of queues. A program that may not write them leaves it to its workers."""
+        """Save settings of queues. If this program may not write them, its workers save them later."""
         if not (declared or exact):
             return
         do = perform if conn is None else perform_at_once
@@ -156,7 +160,10 @@ class CatalogMethods:
                 del self._unsaved[definition.name]
 
     def _mark_all_unsaved(self) -> None:
-        """Let the next operation write everything: the database lost a task, because it was recreated or restored."""
+        """Let the next operation save all tasks and queues.
+
+        The database has lost a task, because it was recreated or restored.
+        """
         self._unsaved.update(self._definitions())
         self._unsaved_queues.update(self.queues)
 
@@ -173,7 +180,7 @@ def _differing(
 
 
 def _not_saved(names: Sequence[str]) -> str:
-    """The message for tasks that are not saved. It names only one: a single call saves them all."""
+    """The message for tasks that are not saved. It names only one task: a single call saves them all."""
     who = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are"
     return (
         f"The task {who} not in the database yet and cannot be written now: call app.save_tasks() beforehand."

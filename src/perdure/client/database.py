@@ -13,7 +13,7 @@ from perdure.store.statements import DEFAULT_SCHEMA
 from perdure.store.store import Store, open_store, without_driver
 
 DEFAULT_FILE = "perdure.db"
-"""The database of ``App()`` if the environment names none: a file in the working directory."""
+"""The database of ``App()`` if the environment names no database: a file in the working directory."""
 
 _log = logging.getLogger("perdure")
 
@@ -27,10 +27,12 @@ class DatabaseSettings(NamedTuple):
     synchronous: Literal["full", "normal"] = "full"
     prepare: bool | None = None
     patience: float | None = 30.0
-    """Seconds for which a call retries while the database is busy; fewer on the command line."""
+    """Seconds for which a call retries while the database is busy. The command line retries for a shorter time."""
     patience_away: float | None = 5.0
-    """The same while the database cannot be reached. Short, because many enqueues are part of a web request. Workers
-    retry for longer."""
+    """Seconds for which a call retries while the database cannot be reached.
+
+    The time is short, because many enqueues are part of a web request. Workers retry for longer.
+    """
 
     @classmethod
     def checked(

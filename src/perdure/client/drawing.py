@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from perdure.model.graph import Shape
 
 SHOWN = 3
-"""The most parents that a line names; the others are only counted."""
+"""The most parents that a line names; further parents are only counted."""
 
 
 def mermaid(steps: Sequence[Shape], title: str) -> str:
@@ -31,7 +31,7 @@ def tree(steps: Sequence[Shape], label: Callable[[Shape], str] = lambda step: ""
         above = max(step.parents, key=lambda parent: place[parent], default=None)
         children.setdefault(above, []).append(step)
     lines: list[str] = []
-    # Not recursive: a chain may have thousands of steps.
+    # A loop, not a recursive function: a chain may have thousands of steps.
     front = [*_below(children.get(None, []), "")]
     while front:
         step, before, own, below = front.pop()
@@ -41,7 +41,10 @@ def tree(steps: Sequence[Shape], label: Callable[[Shape], str] = lambda step: ""
 
 
 def _below(steps: Sequence[Shape], indent: str) -> Iterator[tuple[Shape, str, str, str]]:
-    """The children of a step, last first. An only child is not indented: a long chain would be too wide."""
+    """The children of a step, last first.
+
+    An only child is not indented, so that a long chain does not become too wide.
+    """
     if len(steps) == 1:
         yield steps[0], indent, "", ""
         return

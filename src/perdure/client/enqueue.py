@@ -42,7 +42,10 @@ T = TypeVar("T")
 
 PLAIN_RESULT = ResultCodec().decode
 TRIES = 3
-"""How often to try an insert. It is repeated if the task was disabled at the insert, but is enabled when we look."""
+"""How often to try an insert.
+
+An insert that was refused for a disabled task is repeated if the task is enabled by now.
+"""
 
 
 class EnqueueMethods:
@@ -63,7 +66,7 @@ class EnqueueMethods:
     def _enqueue(
         self, task: str | Named, arguments: Mapping[str, object] | None = None, **asked: Unpack[Asked]
     ) -> Plan[Job[Any]]:
-        """Enqueue a task by name, without its code. Arguments are plain JSON values."""
+        """Enqueue a task by name, without its code. Arguments are JSON values."""
         if not isinstance(arguments, Mapping | None):
             raise BadArguments("$: arguments must be a dict of names and values")
         name = task_name(task)
@@ -96,9 +99,10 @@ class EnqueueMethods:
         reason: str | None = None,
         by: str | None = None,
     ) -> Plan[Job[Any]]:
-        """Make a new job from one that succeeded: the same payload and options, due now.
+        """Make a new job from a job that succeeded: with the same payload and options, due now.
 
-        ``request_key`` is an idempotency key: a second call with it returns the same job, with ``created`` False.
+        ``request_key`` is an idempotency key: a second call with the same key returns the same job, with ``created``
+        False.
         """
         source, new = job_id(id), new_id()
         key = None if request_key is None else text("request_key", request_key, KEY_BYTES)
@@ -141,7 +145,7 @@ class EnqueueMethods:
                 raise
             self._mark_all_unsaved()
             if conn is not None:
-                raise  # the caller's transaction may hold the write lock, or may not see what we commit
+                raise  # the caller's transaction may hold the write lock, or may not see the tasks that we would commit
         yield from self._ready(conn, strict=True)
         return (yield from self._insert_known(tasks, write, conn))
 
@@ -184,9 +188,9 @@ class EnqueueMethods:
         ]
 
     def _write_one(self, request: JobRequest[R]) -> Plan[Job[R]]:
-        """Insert one job, together with those of concurrent calls."""
+        """Insert one job, in one statement with the jobs of concurrent calls."""
         template, new = request.template, request.new()
-        # Jobs with their own concurrency keys are not alike.
+        # Jobs with different concurrency keys have different options.
         options = template.options if template.concurrency_key is None else request.options
         asked = Single(new, options, _wake(template))
         outcome = yield from self._noted([new.id], coalesce(self._singles, asked))
@@ -214,7 +218,7 @@ class EnqueueMethods:
     def _blame_tasks(self, names: set[str]) -> Plan[None]:
         """Find the cause of a constraint error: an unknown or disabled task.
 
-        It returns if every task is enabled by now: a task was enabled in the meantime, or perdure has a bug.
+        If every task is enabled by now, it returns: a task was enabled in the meantime, or perdure has a bug.
         """
         known = yield from perform(task_ops.list_tasks)
         for name in sorted(names):

@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
-"""Seconds between two reads of a job if no notification comes: at first, and at most."""
+"""Seconds between two reads of a job if no notification comes: the first pause, and the longest pause."""
 LEAST_PAUSE = 0.01
 """The least seconds between two reads, even if there are many notifications."""
 MOST_LOOKS = 2000
-"""The most reads per second by all waiters. Without this limit, a thousand waiters would read at each end of a job."""
+"""The most reads per second by all waiters.
+
+Without this limit, a thousand waiters would all read whenever a job ends.
+"""
 
 _waiters: set[Wakeup] = set()
 if hasattr(os, "register_at_fork"):
@@ -63,7 +66,7 @@ class Progress(NamedTuple):
 class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     """One job, as it was when last read; ``refresh`` reads it again."""
 
-    # A struct: it is created in half the time of a plain object, and a bulk enqueue creates thousands.
+    # A struct is created in half the time of an ordinary object, and a bulk enqueue creates thousands of jobs.
     _app: App
     _decode: Callable[[str], object]
     id: str
@@ -195,7 +198,7 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 def until_over(
     store: Store, is_over: Callable[[], Plan[bool]], timeout: float | timedelta | None
 ) -> Plan[None]:
-    """Wait until ``is_over`` returns True. It is called after each notification, and from time to time without one."""
+    """Wait until ``is_over`` returns True. It is called after each notification, and also from time to time."""
     deadline = math.inf
     if timeout is not None:
         # A timeout that a caller computes from its own deadline may be negative.
@@ -205,7 +208,7 @@ def until_over(
     if time.monotonic() >= deadline:
         raise WaitTimeout
     wakeup = Wakeup()
-    # Listen before the next check, so that an end between the two is not missed.
+    # Begin to listen before the next check, so that no end of the job is missed.
     end_listening = store.listen(partial(_wake, wakeup))
     _waiters.add(wakeup)
     try:

@@ -69,7 +69,7 @@ class JobMethods:
         def _handle(self, row: JobRow) -> Job[Any]: ...
 
     def _get_job(self, id: JobId) -> Plan[Job[Any]]:
-        """The job with this id; JobNotFound if there is none."""
+        """The job with this id; JobNotFound if it does not exist."""
         row = yield from perform(browse.get_job, job_id(id))
         if row is None:
             raise JobNotFound
@@ -95,8 +95,8 @@ class JobMethods:
 
         Jobs must meet all conditions. ``state`` is the visible state, see docs/states.md: ``ready`` jobs are due and
         neither ``scheduled``, ``retrying`` nor ``held``. Scheduled and retrying jobs come soonest first.
-        ``task``: its name, or the task itself. ``text``: part of the arguments. ``created_after`` includes its time,
-        ``created_before`` excludes it.
+        ``task``: a task's name, or the task itself. ``text``: part of the arguments. ``created_after`` includes the
+        given time, ``created_before`` excludes it.
         """
         number("limit", limit, 1, PAGE)
         rows = yield from perform(
@@ -121,7 +121,10 @@ class JobMethods:
         )
 
     def _oldest_ready(self, *, queue: str | None = None) -> Plan[dict[str, datetime]]:
-        """For each queue, the time since which its oldest ready job could run. The age of that time is the lag."""
+        """For each queue, the time since which its oldest ready job has been due.
+
+        The lag is the time passed since then.
+        """
         oldest = yield from perform(browse.oldest_ready, queue=filter_text("queue", queue))
         return {name: from_us(at) for name, at in oldest.items()}
 
@@ -156,7 +159,10 @@ class JobMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[RequeueOutcome]:
-        """Start a new run of a job that failed or was canceled; with ``run``, only if that is still its run."""
+        """Start a new run of a job that failed or was canceled.
+
+        ``run``: do this only if the job's run still has this number.
+        """
         return (
             yield from perform_on(
                 conn,
@@ -190,7 +196,7 @@ class JobMethods:
     ) -> Plan[None]:
         """Stop handing out jobs of this queue; running jobs go on.
 
-        ``resume_at``: the pause ends by itself, at this time or after this duration.
+        ``resume_at``: when the pause ends by itself, as a time or as a duration from now.
         """
         queue, reason, by = text("queue", name), optional_text("reason", reason), optional_text("by", by)
         if isinstance(resume_at, timedelta):
@@ -206,20 +212,25 @@ class JobMethods:
         return show_pause(ended)
 
     def _warm_queue(self, name: str, *, by: str | None = None) -> Plan[bool]:
-        """End the cool-down of a queue and make the next one short again. Return whether there was a cool-down."""
+        """End the cool-down of a queue and make the next cool-down short again.
+
+        Return whether there was a cool-down.
+        """
         return (yield from perform(cool_down.warm_queue, text("queue", name), by=optional_text("by", by)))
 
     def _set_queue(self, name: str, *, by: str | None = None, **changes: Unpack[QueueChanges]) -> Plan[None]:
-        """Change some of a queue's live settings; None removes one. What the code declares no longer overrides them.
+        """Change some of a queue's live settings; None removes a setting.
 
-        ``backoff`` overrides that of the queue's tasks. ``timeout`` is for jobs without one of their own or of their
-        task. ``concurrency``: the most jobs that run at the same time, in all workers.
+        Settings that are changed here override the code's declarations.
+
+        ``backoff`` overrides the back-off of the queue's tasks. ``timeout`` applies to a job if neither the job nor its
+        task has a timeout. ``concurrency``: the most jobs that run at the same time, in all workers.
         """
         queue, settings = text("queue", name), checked_changes(changes)
         yield from perform(queues.set_queue, queue, settings, by=optional_text("by", by))
 
     def _reset_queue(self, name: str, *, by: str | None = None) -> Plan[list[QueueEdit]]:
-        """Return to the settings that the code declares, or to none. Return what operators had set."""
+        """Go back to the settings that the code declares, if any. Return the settings that operators had set."""
         before = yield from perform(queues.reset_queue, text("queue", name), by=optional_text("by", by))
         return [] if before is None else show_edits(before)
 
@@ -237,8 +248,8 @@ class JobMethods:
     ) -> Plan[None]:
         """Enable or disable a task, or set the config that its handlers read as ``ctx.config``.
 
-        A disabled task refuses new jobs; queued jobs still run. ``config``: names and plain JSON values, which replace
-        the old config; None removes it.
+        A disabled task refuses new jobs; queued jobs still run. ``config``: names and JSON values, which replace the
+        old config; None removes it.
         """
         if enabled is None and config is UNSET:
             raise InvalidOption("Give enabled or config, or both: there is nothing to set.")
@@ -255,7 +266,7 @@ class JobMethods:
         return [show_task(name, task) for name, task in found.items()]
 
     def _get_task(self, name: str | Named) -> Plan[TaskFacts]:
-        """One task, as in ``list_tasks``; UnknownTask if it is not stored and no job names it."""
+        """One task, as in ``list_tasks``. UnknownTask if the task is not stored and no job names it."""
         found, known = (yield from perform(list_catalog)), task_name(name)
         if known not in found:
             raise UnknownTask

@@ -14,24 +14,25 @@ from perdure.request.options import INTEGER, number, text, whole
 
 
 class Exceeded(NamedTuple):
-    """More running jobs than a limit allows. ``key``: the concurrency key, if the limit counts each on its own."""
+    """More running jobs than a limit allows. ``key``: the concurrency key, if the limit counts each key on its own."""
 
     key: str | None
     running: int
     jobs: list[str]
-    """Their ids, in the order of their starts."""
+    """The ids of these jobs, in the order of their starts."""
 
 
 class LimitStats(NamedTuple):
     """A limit and its use.
 
     ``kind``: ``"queue"``, ``"task"``, ``"named"``, or ``"key"`` if the limit of a task counts each concurrency key on
-    its own. Then ``concurrency`` is for one key, and ``running`` and ``waiting`` are for all keys together.
+    its own. For ``"key"``, ``concurrency`` is for one key, and ``running`` and ``waiting`` are for all keys together.
 
-    ``concurrency`` is None if an operator has lifted the limit. ``declared``: what the code says; ``edited``: whether
-    an operator has set the limit. ``waiting``: due jobs, counted up to 1,000; ``more_waiting``: there may be more.
-    ``keys``: the keys of running jobs; ``full_keys``: those of them that have no free slot. ``tasks``: the tasks whose
-    jobs it counts, also by their aliases.
+    ``concurrency`` is None if an operator has lifted the limit. ``declared``: the limit that the code declares;
+    ``edited``: whether an operator has set the limit. ``waiting``: due jobs, counted up to 1,000; ``more_waiting``:
+    there may be more.
+    ``keys``: the keys of running jobs; ``full_keys``: the keys among them that have no free slot. ``tasks``: the tasks
+    whose jobs the limit counts, and their aliases.
     """
 
     name: str
@@ -60,16 +61,19 @@ class LimitMethods:
         def store(self) -> Store: ...
 
     def limit(self, name: str, *, concurrency: int) -> None:
-        """Declare a limit that tasks share: of all tasks with ``limits=[name]`` at most this many jobs run at once.
+        """Declare a limit that tasks share.
 
-        It is written to the database with the tasks. What an operator has set by ``set_limit`` stays.
+        Together, all tasks with ``limits=[name]`` run at most this many jobs at once.
+
+        The limit is written to the database with the tasks. A limit that an operator has set by ``set_limit`` stays in
+        effect.
         """
         declared = number("concurrency", concurrency, 1, INTEGER)
         if self.declared_limits.setdefault(text("limit", name), declared) != declared:
             raise InvalidOption(f"The limit {name} is already declared with another concurrency.")
 
     def _set_limit(self, name: str, *, concurrency: int | None, by: str | None = None) -> Plan[None]:
-        """Set a named limit for the whole cluster; None lifts it. Jobs that run go on."""
+        """Set a named limit for the whole cluster; None lifts the limit. Running jobs go on."""
         limit, value = text("limit", name), whole("concurrency", concurrency, 1, INTEGER)
         yield from perform(limits.set_limit, limit, value, by=optional_text("by", by))
 
@@ -78,7 +82,7 @@ class LimitMethods:
         return (yield from perform(limits.reset_limit, text("limit", name), by=optional_text("by", by)))
 
     def _list_limits(self) -> Plan[list[LimitStats]]:
-        """Every limit: its concurrency, how many jobs run and wait under it, and what an operator has set."""
+        """Every limit: its concurrency, how many of its jobs run and wait, and whether an operator has set it."""
         found = yield from perform(limit_use.read_use)
         return [_stats(use, found.named.get(use.name)) for use in found.uses]
 

@@ -16,9 +16,9 @@ from perdure.request.times import duration_us, from_us
 
 
 class QueuePause(NamedTuple):
-    """The pause of a queue. ``at`` is None if it began before migration 0007.
+    """The pause of a queue. ``at`` is None if the pause began before migration 0007.
 
-    ``resume_at``: when it ends by itself; None if somebody must end it.
+    ``resume_at``: when the pause ends by itself; None if somebody must end it.
     """
 
     at: datetime | None
@@ -28,7 +28,10 @@ class QueuePause(NamedTuple):
 
 
 class QueueEdit(NamedTuple):
-    """A setting that an operator has set, beside what the code declares. None: not set. A timeout is in seconds."""
+    """A setting that an operator has set, and the code's declaration of it.
+
+    None means "not set". A timeout is in seconds.
+    """
 
     setting: str
     value: float | Backoff | None
@@ -41,10 +44,11 @@ class QueueEdit(NamedTuple):
 
 
 class QueueSettings(NamedTuple):
-    """The live settings of a queue. ``throttles``: the exponent of its cool-downs, which grows with each one.
+    """The live settings of a queue. ``throttles``: the exponent of its cool-downs, which grows with each cool-down.
 
-    ``timeout`` is in seconds. ``declared``: what the code declares, by setting; None if it declares no such queue.
-    ``edits``: what operators have set, which overrides that.
+    ``timeout`` is in seconds. ``declared``: the code's declarations, by setting; None if the code does not declare the
+    queue.
+    ``edits``: the settings of operators, which override the code's.
     """
 
     name: str
@@ -95,7 +99,7 @@ def show_pause(pause: Pause | None) -> QueuePause | None:
 
 
 def checked_changes(asked: QueueChanges) -> dict[str, object]:
-    """The settings as operations take them; InvalidOption if one is wrong."""
+    """The settings as operations take them; InvalidOption if a setting is wrong."""
     if unknown := unknown_option("queue", asked, QueueChanges.__annotations__):
         raise InvalidOption(unknown)
     if not asked:
@@ -104,7 +108,7 @@ def checked_changes(asked: QueueChanges) -> dict[str, object]:
 
 
 def checked_settings(asked: QueueChanges) -> Settings:
-    """What ``app.queue`` declares; InvalidOption if a setting is wrong."""
+    """The settings that ``app.queue`` declares; InvalidOption if a setting is wrong."""
     if unknown := unknown_option("queue", asked, QueueChanges.__annotations__):
         raise InvalidOption(unknown)
     return Settings(**_checked(asked))
@@ -120,7 +124,7 @@ def _checked(asked: QueueChanges) -> dict[str, Any]:
 
 
 def _shown(settings: Settings) -> dict[str, Any]:
-    """What is set, by setting, with a timeout in seconds."""
+    """The values of the settings that are set, by name, with a timeout in seconds."""
     return {
         name: value / SECOND if name == "timeout" else value
         for name, value in settings.only(NAMES).items()

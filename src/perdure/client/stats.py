@@ -19,7 +19,8 @@ from perdure.store.store import Facts
 class QueueStats(NamedTuple):
     """Statistics of a queue. ``counts``: jobs by visible state, see docs/states.md. ``lag`` is in seconds.
 
-    ``held``: the number of jobs that no worker can claim, also in ``counts``. ``settings``: None if it has none.
+    ``held``: the number of jobs that no worker can claim, also in ``counts``. ``settings`` is None if the queue has no
+    live settings.
     """
 
     counts: dict[str, int]
@@ -33,7 +34,7 @@ class QueueStats(NamedTuple):
 
 
 IDLE = QueueStats({}, 0.0, None, False, None, 0, None, None)
-"""Of a queue without jobs and settings."""
+"""The statistics of a queue without jobs and settings."""
 
 
 class DatabaseStats(NamedTuple):
@@ -51,7 +52,10 @@ class DatabaseStats(NamedTuple):
 
 
 class RecentStats(NamedTuple):
-    """Jobs that ended after ``since``. ``looked_at``: the size of the sample; ``whole``: whether it has all of them."""
+    """Jobs that ended after ``since``.
+
+    ``looked_at``: the size of the sample; ``whole``: whether the sample has all jobs that ended after ``since``.
+    """
 
     since: datetime
     looked_at: int
@@ -63,8 +67,8 @@ class RecentStats(NamedTuple):
 class Stats(NamedTuple):
     """Statistics of an app's queues, workers and database.
 
-    ``workers``: the live workers. ``unserved``: ready jobs that none of them can claim. ``recent`` is None if ``since``
-    was None.
+    ``workers``: the live workers. ``unserved``: ready jobs that no live worker can claim. ``recent`` is None if
+    ``since`` was None.
     """
 
     at: datetime

@@ -139,7 +139,7 @@ class Task(Enqueuer[P, R], Named):
 
     __name__: str
     declares_timeout = False
-    """Whether its code gives a timeout, even if that is the default or None."""
+    """Whether the code declares a timeout for the task, even if that is the default or None."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class Task(Enqueuer[P, R], Named):
         return ReferenceCodec(self.signature)
 
     def canonical(self, payload: str) -> str:
-        """The arguments of a payload in canonical form, to compare them with others."""
+        """The arguments of a payload in canonical form, to compare them with other arguments."""
         return self.arguments.encode_canonical(self.arguments.decode(payload))
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -211,7 +211,7 @@ class Task(Enqueuer[P, R], Named):
 
 
 class SyncTask(Task[P, R]):
-    """A task with a plain function."""
+    """A task with a synchronous function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return cast(R, self._call(*args, **kwargs))
@@ -225,7 +225,7 @@ class AsyncTask(Task[P, R]):
 
 
 def default_name(function: Callable[..., Any]) -> str:
-    """The name of a task that was registered without one."""
+    """The name of a task that was registered without a name."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__name__", None)
     if module in (None, "__main__") or name is None:

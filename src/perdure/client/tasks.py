@@ -25,9 +25,9 @@ class TaskDefaults(NamedTuple):
 
 
 class TaskFacts(NamedTuple):
-    """A task. ``defaults`` is None if only jobs name the task: then no new jobs of it can be enqueued.
+    """A task. ``defaults`` is None if only jobs name the task. New jobs of such a task cannot be enqueued.
 
-    ``counts``: its ready, scheduled, retrying and running jobs. ``served_by``: the live workers that can run it.
+    ``counts``: its ready, scheduled, retrying and running jobs. ``served_by``: the live workers that can run the task.
     """
 
     name: str

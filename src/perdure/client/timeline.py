@@ -17,7 +17,7 @@ SAID = ("stage", "progress dropped", "log")
 
 
 class Entry(NamedTuple):
-    """One thing that happened."""
+    """One entry of a job's timeline."""
 
     at: datetime
     what: str
@@ -43,7 +43,10 @@ def timeline(traces: Traces) -> list[Entry]:
 
 
 def _rank(what: str) -> int:
-    """The order within a microsecond. A handler's last reports get the time of its end, but must come before it."""
+    """The order within a microsecond.
+
+    A handler's last reports have the same time as its end, but must come before the end.
+    """
     return 0 if what == "started" else 1 if what in SAID else 2
 
 
@@ -93,7 +96,7 @@ def _attempt(attempt: AttemptRow, workers: Mapping[str, WorkerRow]) -> list[Entr
 
 
 def _current(traces: Traces) -> list[Entry]:
-    """The entries from the job's row: the attempt that is not in the table of attempts, and an end without an event."""
+    """The entries from the job's row: the current or last attempt, and the job's end if no event records it."""
     job = traces.job
     entries = []
     error: dict[str, str | None] = {}
@@ -112,7 +115,7 @@ def _current(traces: Traces) -> list[Entry]:
 def _event(event: EventRow) -> Entry:
     detail = {} if event.detail is None else shown_json(event.detail)
     if not isinstance(detail, dict):
-        detail = {"detail": detail}  # perdure did not write it
+        detail = {"detail": detail}  # perdure did not write this event
     return Entry(from_us(event.at), event.kind, event.run, event.token, detail)
 
 

@@ -44,7 +44,7 @@ _TEXTS = (*_VALUES, "error_message", "error_trace")
 
 
 class AttemptView(NamedTuple):
-    """An attempt that ended, or the running one."""
+    """An attempt that has ended, or the running attempt."""
 
     token: int
     run: int
@@ -63,7 +63,7 @@ class AttemptView(NamedTuple):
 
 
 class JobView(NamedTuple):
-    """A job with its attempts, its history, oldest first, its log, and why it is not running."""
+    """A job with its attempts, its history (oldest first), its log, and the reason why it is not running."""
 
     job: JobRow
     attempts: list[AttemptView]
@@ -161,11 +161,11 @@ class Views:
         }
 
     def _whole_job_id(self, typed: str) -> Plan[str]:
-        """The id of the only job whose id begins with ``typed``; otherwise an error."""
+        """The id of the only job whose id begins with ``typed``. Raises an error if there is not exactly one."""
         return (yield from whole_job_id(typed))
 
     def _whole_workflow_id(self, typed: str) -> Plan[str]:
-        """The same for a workflow."""
+        """The id of the only workflow whose id begins with ``typed``. Raises an error if there is not exactly one."""
         return (yield from whole_workflow_id(typed))
 
     def _workers(self) -> Plan[WorkersNow]:
@@ -173,7 +173,7 @@ class Views:
         return (yield from perform(list_workers_now))
 
     def _task_queues(self) -> Plan[dict[str, str]]:
-        """The stored tasks with their default queues. They are cheap to read, and used to suggest names."""
+        """The stored tasks with their default queues. These names are cheap to read, and used for suggestions."""
         return {name: task.definition.queue for name, task in (yield from perform(list_tasks)).items()}
 
     def _migrations(self) -> Plan[dict[int, str]]:
@@ -240,7 +240,7 @@ def _cut(text: str, most: int | None) -> str:
 
 
 def _attempts(traces: Traces) -> list[AttemptView]:
-    """All attempts: the earlier ones, and the running or last one, which is in the job's row."""
+    """All attempts: the earlier attempts, and the running or last attempt, which is in the job's row."""
     row, names = traces.job, {id: worker.name for id, worker in traces.workers.items()}
     earlier = [AttemptView(*one, worker_name=names.get(one.worker or "")) for one in traces.attempts]
     if row.started_at is None:

@@ -50,7 +50,7 @@ class WorkerMethods:
         return {name: task.handler for name, task in self.tasks.items()}
 
     def use(self, *middleware: Middleware) -> None:
-        """Add middleware around every enqueue and every run of a handler; the first one is the outermost.
+        """Add middleware around every enqueue and every run of a handler. The first middleware is the outermost.
 
         Call this in the module that defines the tasks: a worker's child process may import only that module.
         """
@@ -60,7 +60,7 @@ class WorkerMethods:
         self.middleware += middleware
 
     def on(self, *names: EventName) -> Callable[[L], L]:
-        """Subscribe a plain or async function to events of jobs: ``@app.on("failed")``.
+        """Subscribe a function, synchronous or async, to events of jobs: ``@app.on("failed")``.
 
         The worker that ran the job calls the function after the commit.
         """
@@ -91,10 +91,9 @@ class WorkerMethods:
 
         ``concurrency``: the most jobs at a time on the event loop and in threads. ``processes``: in addition, the most
         jobs at a time of tasks with ``run_in="process"``. The default is one per CPU; 0 leaves such jobs to other
-        workers.
-        The worker's ``status`` is None while it runs; ``await worker.wait()`` returns how it ended. If the worker died,
-        the block raises WorkerDied, unless it raises an error itself.
-        ``target``: ``module:name`` of this app for processes, if perdure cannot find it.
+        workers. The worker's ``status`` is None while it runs; ``await worker.wait()`` returns how it ended. If the
+        worker died, the end of the block raises WorkerDied, unless the block itself raises an error.
+        ``target``: ``module:name`` of this app, for child processes. It is needed only if perdure cannot find the name.
         """
         options = worker_options(
             self,

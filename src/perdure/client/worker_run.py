@@ -74,7 +74,7 @@ def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[
 
 
 async def _cancel_leftovers() -> None:
-    """Cancel the remaining tasks, as asyncio.run does, but wait at most a second: handlers may ignore that."""
+    """Cancel the remaining tasks, as asyncio.run does, but wait at most a second: a handler may ignore its cancel."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -87,7 +87,10 @@ async def _cancel_leftovers() -> None:
 async def beside(
     app: WorkerMethods, options: WorkerOptions, target: str | None = None
 ) -> AsyncIterator[Worker]:
-    """Run a worker in the running loop until the block ends, which raises WorkerDied if the worker died."""
+    """Run a worker in the running loop until the block ends.
+
+    The end of the block raises WorkerDied if the worker died.
+    """
     worker = make_worker(app, options, target)
     await _save_tasks_until_done(app)
     await warn_of_unknown(app.operations.store, options.queues)
@@ -125,7 +128,8 @@ async def _wait_until_ended(worker: Worker, running: asyncio.Task[Exit]) -> None
 def make_worker(app: WorkerMethods, options: WorkerOptions, target: str | None = None) -> Worker:
     """Create a worker without using the database, which may not be available yet."""
     app.operations.store.use_worker_patience()
-    # An earlier worker of this app may have read limits that were changed since. A burst would claim nothing and end.
+    # An earlier worker of this app may have read limits that were changed since. With old limits, a burst might claim
+    # nothing and end.
     app.operations.limits_may_have_changed()
     handlers = app.handlers()
     program = find_program(app, target)
@@ -160,7 +164,7 @@ async def _save_tasks_until_done(app: WorkerMethods) -> None:
 
 
 def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
-    """How a new process can load this app with all its tasks; None if it cannot."""
+    """How a new process can load this app with all its tasks; None if there is no way."""
     homes = {home for task in app.tasks.values() if (home := _importable(task.function.__module__))}
     target = target or _find_target(app, homes)
     if target is None:
@@ -171,9 +175,9 @@ def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
 
 
 def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:
-    """``module:name`` of the app; None if no module has it.
+    """``module:name`` of the app; None if no module has the app.
 
-    Modules that define tasks are preferred, because others may import much more.
+    Modules that define tasks are preferred, because other modules may import much more.
     """
     found = [
         f"{name}:{attribute}"
@@ -185,7 +189,10 @@ def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:
 
 
 def _importable(module: str) -> str | None:
-    """The name to import a loaded module by; None for a script. ``python -m`` records its module in ``__spec__``."""
+    """The name by which a loaded module can be imported; None for a script.
+
+    ``python -m`` records the name in ``__spec__``.
+    """
     if module != "__main__":
         return module
     spec = getattr(sys.modules["__main__"], "__spec__", None)
@@ -193,7 +200,7 @@ def _importable(module: str) -> str | None:
 
 
 async def _serve(app: WorkerMethods, options: WorkerOptions, worker: Worker) -> int:
-    # Set signal handlers before waiting for the database. Without them, signals do not stop the first process of a
+    # Set signal handlers before waiting for the database. Without handlers, signals do not stop the first process of a
     # container.
     with _stopped_by_signals(worker):
         await worker.unless_stopped(_save_tasks_until_done(app))

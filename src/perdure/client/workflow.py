@@ -109,7 +109,7 @@ class Workflow:
         self._steps[step.key] = step
 
     def shapes(self) -> list[Shape]:
-        """The whole graph, validated, parents first. InvalidWorkflow names a wrong step."""
+        """The whole graph, validated, parents first. If a step is wrong, InvalidWorkflow names it."""
         if not self._steps:
             raise InvalidWorkflow(f"The workflow {self.name} has no steps.")
         shapes = [step.shape for step in self._steps.values()]
@@ -151,7 +151,7 @@ class Workflow:
 
 
 class _Names:
-    """Makes keys for steps that have none: the last part of the task's name, with a number if it is repeated."""
+    """Makes keys for steps that have no key: the last part of the task's name, with a number if it is repeated."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
@@ -165,7 +165,7 @@ class _Names:
 
 
 def chain(*jobs: JobRequest[Any], name: str = "chain", **options: Any) -> Workflow:
-    """A workflow that runs each job after the previous one succeeded. Its result is that of the last job."""
+    """A workflow that runs each job after the previous job succeeded. Its result is the result of the last job."""
     names = _Names()
     keys = [names.of(job) for job in jobs]
     flow = Workflow(name, **{"result": keys[-1] if keys else None, **options})
@@ -185,7 +185,7 @@ def group(
 ) -> Workflow:
     """A workflow that runs jobs in parallel, and the job ``then`` once all of them succeeded.
 
-    The job ``then`` finds their results in ``ctx.results``, and its own result is the workflow's.
+    The job ``then`` finds their results in ``ctx.results``. The result of ``then`` is the workflow's result.
     """
     names = _Names()
     jobs = [*jobs]

@@ -112,7 +112,10 @@ class StartedWorkflow:
         return self.result
 
     def _failed(self) -> Plan[WorkflowFailed]:
-        """The error of the failed workflow. It names failed steps; its ``__cause__`` is the error of the first one."""
+        """The error of the failed workflow.
+
+        It names failed steps; its ``__cause__`` is the error of the first of them.
+        """
         spoilers = yield from perform(ops.list_spoilers, self.id, n=NAMED + 1)
         named = ", ".join(map(_failed_step, spoilers[:NAMED])) + (
             " and others" if len(spoilers) > NAMED else ""
@@ -143,7 +146,10 @@ class StartedWorkflow:
         reason: str | None = None,
         by: str | None = None,
     ) -> Plan[Requeuing]:
-        """Start a new run of a workflow that failed or was canceled; with ``run``, only if that is still its run."""
+        """Start a new run of a workflow that failed or was canceled.
+
+        ``run``: do this only if the workflow's run still has this number.
+        """
         return (yield from self._app._requeue_workflow(self.id, run=run, steps=steps, reason=reason, by=by))
 
     def _is_over(self) -> Plan[bool]:
@@ -159,7 +165,7 @@ class StartedWorkflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowStep:
-    """A step of a started workflow, as it was when listed. ``app.get_job(step.id)`` has the rest."""
+    """A step of a started workflow, as it was when listed. ``app.get_job(step.id)`` returns the whole job."""
 
     key: str
     id: str
@@ -177,7 +183,7 @@ class WorkflowStep:
     """The parents that have not ended."""
     reason: str | None
     error: JobError | None
-    """Without a traceback."""
+    """The error of the last failed attempt, without a traceback."""
     created_at: datetime
     run_at: datetime
     """The time from which the step may run; for an open gate with a timeout, the end of the timeout."""

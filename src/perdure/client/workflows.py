@@ -53,11 +53,14 @@ class WorkflowMethods:
         def store(self) -> Store: ...
 
     def _moving(self, act: Plan[T], conn: object | None) -> Plan[T]:
-        """Perform an action that may release steps. All such actions use this method: a testing block replaces it."""
+        """Perform an action that may release steps.
+
+        All such actions use this method, which a testing block replaces.
+        """
         return (yield from act)
 
     def _start_workflow(self, flow: Workflow, *, conn: object | None = None) -> Plan[StartedWorkflow]:
-        """Write the workflow and all its steps in one transaction, or in yours with ``conn``."""
+        """Write the workflow and all its steps in one transaction, or in the caller's transaction with ``conn``."""
         return (yield from self._moving(self._start(flow, conn), conn))
 
     def _start(self, flow: Workflow, conn: object | None) -> Plan[StartedWorkflow]:
@@ -78,7 +81,7 @@ class WorkflowMethods:
         return StartedWorkflow(app, started.workflow, created=started.created)
 
     def _get_workflow(self, id: JobId) -> Plan[StartedWorkflow]:
-        """The workflow with this id; WorkflowNotFound if there is none."""
+        """The workflow with this id; WorkflowNotFound if it does not exist."""
         row = yield from perform(ops.get_workflow, workflow_id(id))
         if row is None:
             raise WorkflowNotFound
@@ -128,7 +131,9 @@ class WorkflowMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[Requeuing]:
-        """Start a new run of a workflow that failed or was canceled; with ``run``, only if that is still its run.
+        """Start a new run of a workflow that failed or was canceled.
+
+        ``run``: do this only if the workflow's run still has this number.
 
         ``steps``: "failed" requeues only failed steps, "following" also all steps after them, "all" every step.
         """
@@ -157,9 +162,11 @@ class WorkflowMethods:
         by: str | None = None,
         conn: object | None = None,
     ) -> Plan[bool]:
-        """Resolve an open gate. Resolving it again in the same way returns False; in another way raises GateConflict.
+        """Resolve an open gate.
 
-        ``output``: the gate's result, as plain JSON values. Only a gate that succeeded has one.
+        Resolving it again in the same way returns False. Resolving it in another way raises GateConflict.
+
+        ``output``: the gate's result, as JSON values. Only a gate that succeeds has a result.
         """
         if resolution not in RESOLUTIONS:
             raise InvalidOption(

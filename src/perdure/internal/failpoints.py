@@ -89,7 +89,10 @@ armed: bool
 if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
     def __getattr__(name: str) -> bool:
-        """Read the variable at the first use of ``armed``, which is a plain attribute of the module from then on."""
+        """Read the variable at the first use of ``armed``.
+
+        From then on ``armed`` is an ordinary attribute of the module.
+        """
         if name != "armed":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         _faults.update(parse(os.environ.get(VARIABLE, "")))

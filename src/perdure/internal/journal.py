@@ -34,7 +34,10 @@ enabled: bool
 if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
     def __getattr__(name: str) -> bool:
-        """Read the variable at the first use of ``enabled``, which is a plain attribute of the module from then on."""
+        """Read the variable at the first use of ``enabled``.
+
+        From then on ``enabled`` is an ordinary attribute of the module.
+        """
         if name != "enabled":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return globals().setdefault("enabled", bool(os.environ.get(VARIABLE)))
@@ -48,7 +51,7 @@ def note(what: str, jobs: Iterable[str] = (), **more: object) -> None:
 
 
 def _file() -> int | None:
-    """The file of this process, None if the variable is no longer set. A forked child has its own file."""
+    """The file of this process; None if the variable is no longer set. A forked child has its own file."""
     pid = os.getpid()
     if pid not in _files:
         if not (name := os.environ.get(VARIABLE)):

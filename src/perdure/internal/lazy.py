@@ -12,7 +12,7 @@ class lazy(Generic[T]):
     """``functools.cached_property`` without its lock, as in Python 3.12 and later.
 
     In Python 3.11, all objects of a class share that lock: a child forked while another thread computes the attribute
-    would wait for ever. Without a lock, two threads may both compute the value. The first one stored is kept.
+    would wait for ever. Without a lock, two threads may both compute the value. The value that is stored first is kept.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

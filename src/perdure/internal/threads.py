@@ -61,7 +61,7 @@ class DaemonThreads:
                 work()
             except Exception:
                 _log.exception("Unexpected error in a thread of the store")
-            # Otherwise this variable would keep the finished work alive until the next work arrives.
+            # Without this, the variable would keep the finished work in memory until the next work arrives.
             del work
             with self._lock:
                 self._free += 1

@@ -29,7 +29,7 @@ ACTIONS = {
     "requeue_jobs": ("requeue_jobs", "perdure requeue"),
     "run_jobs_now": ("run_jobs_now", "perdure run-now"),
     "serve_queue": ("perdure worker MODULE:APP --queues {queue}",) * 2,
-    # No command exists for these.
+    # These actions have no command.
     "enable_task": ("set_task({task}, enabled=True)", "In Python, app.set_task(name, enabled=True)"),
     "start_another": ("start_workflow makes a new one", "only a program starts a new one"),
     "save_tasks": (

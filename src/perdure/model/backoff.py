@@ -11,13 +11,13 @@ from perdure.errors import InvalidOption
 from perdure.model.job import SECOND, Span
 
 MAX_DELAY: Span = 366 * 86_400 * SECOND
-"""The longest delay: a year. A longer delay is a mistake, and a much longer one would overflow."""
+"""The longest delay: a year. A longer delay is a mistake, and a much longer delay would overflow."""
 
 
 class Backoff(msgspec.Struct, frozen=True):
     """A back-off policy: ``min(base·2^(n-1), cap)`` seconds with full jitter before the n-th retry.
 
-    A failure whose code is in ``codes`` waits exactly that many seconds instead.
+    A failure whose code is in ``codes`` waits exactly the seconds given there instead.
     """
 
     base: float = 5.0
@@ -28,7 +28,7 @@ class Backoff(msgspec.Struct, frozen=True):
         if not (isinstance(self.codes, Mapping) and all(isinstance(code, str) for code in self.codes)):
             raise InvalidOption("Back-off codes must be a table of codes and seconds.")
         for name, seconds in (("base", self.base), ("cap", self.cap), *self.codes.items()):
-            # A comparison, not math.isfinite(): an int may be too large for a float.
+            # This does not use math.isfinite(): an int may be too large for a float.
             if not (type(seconds) in (int, float) and 0 <= seconds <= MAX_DELAY // SECOND):
                 raise InvalidOption(f"Back-off {name} must be a number of seconds from 0 to a year.")
 

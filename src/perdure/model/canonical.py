@@ -1,6 +1,7 @@
 """Canonical requests of enqueues with an idempotency key: how they are written and compared.
 
-A canonical request is stored as long as its key, and later releases read it. So a new format needs a new ``VERSION``.
+A canonical request is stored for as long as its key is, and later releases read it. A new format therefore needs a new
+``VERSION``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def difference(stored: str, asked: str) -> str | None:
 
 
 def differing_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The same as ``difference``, for two decoded requests. A missing field was not set."""
+    """Like ``difference``, for two decoded requests. A field that is missing counts as not set."""
     for name in _in_order(("arguments", *_OPTIONS.values()), before, now):
         if not same(before.get(name), now.get(name)):
             both = isinstance(before.get(name), dict) and isinstance(now.get(name), dict)

@@ -65,7 +65,7 @@ def append_difference(stored: str, asked: str, *, tenant: str | None) -> str | N
 
 
 def appended_again(stored: Iterable[str], asked: str, *, tenant: str | None) -> tuple[set[str], str | None]:
-    """The keys of the steps that earlier appends already added, and the first field in which one of them differs."""
+    """The keys of the requested steps that earlier appends added, and the first field in which such a step differs."""
     before = {key: step for one in stored for key, step in _read(one, tenant)["steps"].items()}
     now = {key: step for key, step in _read(asked, tenant)["steps"].items() if key in before}
     return {*now}, _differing_step({key: before[key] for key in now}, now)

@@ -1,6 +1,6 @@
 """Arguments and results as JSON text.
 
-Handlers get arguments equal to those sent, in value and in type, or ``encode`` refuses them and names the path. A value
+Handlers get the sent arguments, equal in value and in type, or ``encode`` refuses the call and names the path. A value
 that JSON might change is decoded again and compared. An aware datetime keeps its instant, but gets a fixed offset.
 """
 
@@ -88,7 +88,7 @@ class ArgumentCodec:
         """The arguments as values of the annotated types. Raises BadArguments if the text does not fit them."""
         try:
             return self._decoded(text)
-        # The task's own types run code here. That may raise anything, with messages that quote values.
+        # The task's own types run code here. This code may raise any error, and its message may quote values.
         except Exception as error:
             fault = misfit(error)
         raise refused(fault)
@@ -126,7 +126,7 @@ class ResultCodec:
             return None, "result.unencodable"
 
     def decode(self, text: str | bytes) -> object:
-        """A value of the annotated type if the text fits it, otherwise plain JSON."""
+        """Decode to the annotated type. A text that does not fit the annotation is decoded without it."""
         try:
             return self._decoder.decode(text)
         except Exception:
@@ -248,7 +248,7 @@ def _fault(sent: Any, arrived: Any, depth: int = 0) -> Fault | None:
 
 
 def _flaw(value: object) -> str | None:
-    """Why a value cannot be stored under any annotation; None if it can."""
+    """Why a value cannot be stored under any annotation; None if it can be stored."""
     match value:
         case int() if not LEAST <= value <= GREATEST:
             return "is an integer of more than 64 bits"
@@ -262,7 +262,7 @@ def _flaw(value: object) -> str | None:
 
 
 def _same(sent: Any, arrived: Any) -> bool:
-    """Whether two values are the same. They have the same type and no parts."""
+    """Whether two values are the same. The caller has checked that both have the same type and no parts."""
     match sent:
         case Enum():
             return sent is arrived
@@ -377,7 +377,7 @@ def _dumped(value: Any) -> Any:
 
 
 def _simpler(value: Any) -> Any:
-    """Convert subclasses of str and float, and anything with ``__index__``: results need not keep their type."""
+    """Convert subclasses of str and float, and values with ``__index__``: results need not keep their type."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, float):

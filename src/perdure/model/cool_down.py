@@ -1,4 +1,4 @@
-"""How long a queue cools down after its jobs hit an external limit."""
+"""How long a queue cools down after its jobs have hit an external limit."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def cool_down(
     ``left``: how long its last cool-down still lasts, negative if it has ended. ``asked``: the delays of the jobs that
     were throttled, None for each job without a delay.
 
-    A delay is used as it is and does not change the exponent. Jobs without a delay raise the exponent by one, unless
-    the queue is already cooling down: then they hit the limit that is already known. The longest cool-down counts.
+    A delay is used as it is and does not change the exponent. Jobs without a delay raise the exponent by one. They do
+    not raise it if the queue is already cooling down, because they then hit a limit that is already known. If several
+    cool-downs result, the longest is used.
     """
     remaining = max(left or 0, 0)
     if left is None or left <= -QUIET:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 Lack: TypeAlias = Literal["worker", "queue", "task", "both"]
-"""What is missing: any live worker, one for the queue, one for the task, or one that has both."""
+"""What is missing: any live worker, a worker for the queue, a worker for the task, or a worker for both."""
 
 
 class Server(NamedTuple):
-    """A live worker: what it claims and how busy it is. ``queues`` None means every queue."""
+    """A live worker: the tasks and queues that it claims, and how busy it is.
+
+    If ``queues`` is None, it claims from every queue.
+    """
 
     tasks: frozenset[str]
     queues: frozenset[str] | None
@@ -31,7 +34,7 @@ class Unserved(NamedTuple):
 
 
 def lack(queue: str, task: str, servers: Sequence[Server]) -> Lack | None:
-    """Why no live worker would claim a job; None if one would."""
+    """Why no live worker would claim a job; None if some worker would."""
     if not servers:
         return "worker"
     here = [server for server in servers if server.serves(queue)]

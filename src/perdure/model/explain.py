@@ -1,4 +1,4 @@
-"""Explains why a job is not running: the first reason, and what else would keep it from running."""
+"""Explains why a job is not running: the first reason, further reasons, and remarks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Parent(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A job and everything around it that decides whether it is claimed."""
+    """A job, and all other data that decides whether it is claimed."""
 
     now: Instant
     job: JobRow
@@ -56,7 +56,7 @@ class Case(NamedTuple):
 class Reason(NamedTuple):
     """One reason. ``code`` is stable, ``sentence`` is for people.
 
-    ``advice`` says what to do in Python, ``shell`` says it with commands.
+    ``advice`` says what to do in Python, ``shell`` gives the same advice as commands.
     """
 
     code: str
@@ -66,7 +66,10 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """The first reason. ``also``: what would keep the job from running once that is gone, and other remarks."""
+    """The first reason.
+
+    ``also``: further reasons that keep the job from running, and other remarks.
+    """
 
     code: str
     sentence: str
@@ -122,7 +125,7 @@ def _remarks(case: Case) -> Iterator[Reason]:
 def _reason(
     case: Case, code: str, sentence: str, *, advice: str | None = None, **others: str | None
 ) -> Reason:
-    """``others``: fields that only this reason's advice has, or that differ from the job's."""
+    """Make a Reason. ``others``: fields that only this reason's advice has, or that differ from the job's."""
     job = case.job
     fields = {
         "id": job.id,
@@ -279,7 +282,10 @@ def _limited(case: Case) -> Iterator[Reason]:
 
 
 def _busy(case: Case) -> Iterator[Reason]:
-    """A reason if every slot is taken. The database does not know which jobs run in process slots, so all count."""
+    """A reason if every slot is taken.
+
+    The database does not know which jobs run in process slots, so all slots count.
+    """
     job = case.job
     takers = [one for one in case.servers if one.serves(job.queue) and job.task in one.tasks]
     if all(one.running >= one.slots for one in takers):

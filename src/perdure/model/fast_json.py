@@ -1,4 +1,7 @@
-"""A fast path to JSON for arguments of plain types, which certainly arrive as they were sent."""
+"""A fast path to JSON for arguments of the types in ``signature.PLAIN``.
+
+Their values certainly arrive as they were sent.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from perdure.model.signature import Parameter
 LEAST, GREATEST = -(2**63), 2**64 - 1
 
 Kinds: TypeAlias = Mapping[str, frozenset[type]]
-"""The plain types that each parameter accepts."""
+"""The types in ``signature.PLAIN`` that each parameter accepts."""
 
 OURS = "perdure_"
 """The prefix of our own names in generated code, which also contains the names of a task's parameters."""
@@ -37,8 +40,8 @@ def shortcut(
 ) -> Callable[..., bytes | None]:
     """Build a function that takes these parameters, all required, and returns the arguments as JSON.
 
-    It returns None if an argument is not plain. It takes half the time of ``Signature.bind`` and encoding, because
-    Python itself binds the arguments.
+    That function returns None if an argument has another type. It takes half the time of ``Signature.bind`` and
+    encoding, because Python itself binds the arguments.
     """
     by_position = [each.name for each in parameters if each.kind is Shape.POSITIONAL_OR_KEYWORD]
     by_name = [each.name for each in parameters if each.kind is Shape.KEYWORD_ONLY]

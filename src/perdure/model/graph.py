@@ -1,4 +1,4 @@
-"""Workflow graphs: which graphs are valid, when a step may run, and what the end of one step does to others.
+"""Workflow graphs: which graphs are valid, when a step may run, and what the end of a step does to other steps.
 
 Every function is pure. Callers read a graph once, let these functions decide, and write many steps per statement.
 """
@@ -16,14 +16,14 @@ from perdure.errors import InvalidWorkflow
 from perdure.model.job import ENDED, MOST_COUNTED, State
 
 Mode: TypeAlias = Literal["after", "after_done"]
-"""What a step requires of a parent: that it succeeded, or only that it ended."""
+"""What a step requires of a parent: that the parent succeeded, or only that it ended."""
 Status: TypeAlias = Literal["running", "open", "succeeded", "failed", "canceled"]
 OVER: frozenset[Status] = frozenset(("succeeded", "failed", "canceled"))
 Which: TypeAlias = Literal["all", "failed", "following"]
-"""Which steps to requeue: all, the failed ones, or the failed ones and all steps after them."""
+"""Which steps to requeue: all steps, the failed steps, or the failed steps and all steps after them."""
 
 GATE = "(gate)"
-"""The task name of a step that no worker runs."""
+"""The task name of a gate, a step that no worker runs."""
 GATES = "gates"
 """The queue of gates. No worker serves it."""
 
@@ -71,7 +71,7 @@ class Edge(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A waiting step. ``unsatisfied``: how many of its parents ended in a state that it does not accept."""
+    """A waiting step. ``unsatisfied``: how many of its parents ended in a state that the step does not accept."""
 
     id: str
     key: str
@@ -91,7 +91,10 @@ class Fate(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct):
-    """The counts of a workflow's steps by state, read under its lock. Steps that succeeded are not counted."""
+    """The counts of a workflow's steps by state, read under the workflow's lock.
+
+    Steps that succeeded are not counted.
+    """
 
     id: str
     status: Status
@@ -107,7 +110,10 @@ class Tally(msgspec.Struct):
         self._count(after, n)
 
     def settled(self) -> Status:
-        """The workflow's status. Waiting steps do not make it running while a gate is open: they wait for the gate."""
+        """The workflow's status.
+
+        While a gate is open, waiting steps do not make the status ``running``: they wait for the gate.
+        """
         if self.active:
             return "running"
         if self.open:
@@ -133,7 +139,7 @@ class Tally(msgspec.Struct):
 
 
 def _counted(number: int, n: int) -> int:
-    """Add, but stay in the database's range: a count changed by hand must not prevent the write of an outcome."""
+    """Add two numbers within the database's range: a count changed by hand must not prevent the write of an outcome."""
     return min(max(number + n, 0), MOST_COUNTED)
 
 
@@ -171,8 +177,8 @@ def foreign_references(ordered: Sequence[Shape]) -> Iterator[tuple[Shape, str, s
     far = {key for step in ordered for key in step.references if key not in step.parents}
     if not far:
         return
-    # Each referenced step has a bit, which is passed down from parents to children. Walking up from each step would
-    # take minutes if thousands of steps used the result of the first.
+    # Each referenced step has a bit, which is passed down from parents to children. Searching upwards from each step
+    # would take minutes if thousands of steps used the result of the first step.
     bits = {key: 1 << i for i, key in enumerate(far)}
     above: dict[str, int] = {}
     by_key = {step.key: step for step in ordered}
@@ -268,7 +274,8 @@ def requeued(
 ) -> set[str]:
     """The ids of the steps to run again.
 
-    ``steps``: by id, the state of a step, and whether a parent doomed it. An edge is a parent and a child.
+    ``steps``: the state of each step by id, and whether the step ended because a parent failed or was canceled. An edge
+    is a parent and a child.
     """
     if which == "all":
         return {*steps}
@@ -314,7 +321,10 @@ def _check_parents(
 
 
 def _cycle(steps: Mapping[str, Shape], missing: Mapping[str, int]) -> list[str]:
-    """Find a cycle by going from parent to parent, starting at any blocked step. Return it from parent to child."""
+    """Find a cycle by going from parent to parent, starting at any blocked step.
+
+    Return its keys, each parent before its child.
+    """
     key = next(key for key, number in missing.items() if number)
     seen: dict[str, None] = {}
     while key not in seen:

@@ -20,7 +20,10 @@ UNCLAIMABLE = "unclaimable"
 """The value of ``held`` for a job whose row no claim can read. The job's ``reason`` says why."""
 
 LATER = "later"
-"""The value of ``held`` for a job that is set aside until shortly before it is due. It does not count as held."""
+"""The value of ``held`` for a job that is set aside until shortly before it is due.
+
+Such a job does not count as held.
+"""
 
 State: TypeAlias = Literal["waiting", "ready", "running", "open", "succeeded", "failed", "canceled"]
 ENDED: frozenset[State] = frozenset(("succeeded", "failed", "canceled"))
@@ -38,7 +41,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     A new option is a field here and a field of ``Asked`` in request/options.py. If its column stores the value
     unchanged, it is also an entry in ``STORED_AS_GIVEN`` and a field of ``JobRow``. Requests, inserts and reads then
-    include it.
+    include the option without further changes.
     """
 
     queue: str | None = None
@@ -46,7 +49,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     max_attempts: int | None = None
     timeout: Span | None = None
     delay: Span | None = None
-    """It begins when the step is released."""
+    """For a step, the delay begins when the step is released."""
     run_at: Instant | None = None
     expires_in: Span | None = None
     expires_at: Instant | None = None
@@ -57,7 +60,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Options(StepOptions, frozen=True, kw_only=True):
-    """The options of a job: those of a step, and keys."""
+    """The options of a job: the options of a step, and keys."""
 
     unique_key: str | None = None
     idempotency_key: str | None = None
@@ -68,7 +71,10 @@ class Options(StepOptions, frozen=True, kw_only=True):
 
 
 STORED_AS_GIVEN = {"tenant": "text", "tags": "json", "meta": "json", "concurrency_key": "text"}
-"""The options whose columns store the value unchanged, with the columns' types. The inserts name all other options."""
+"""The options whose columns store the value unchanged, with the columns' types.
+
+The SQL of the inserts names all other options.
+"""
 
 
 class NewJob(Options, frozen=True, kw_only=True):
@@ -206,7 +212,7 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     redact: str | None = None
     """The names of arguments that are never shown, as a JSON list."""
     concurrency: int | None = None
-    """How many of its jobs may run at once."""
+    """How many jobs of the task may run at once."""
     concurrency_scope: str | None = None
     """The task whose limit an alias shares."""
     keyed: bool = False

@@ -42,7 +42,7 @@ def read_config(text: str, task: str) -> dict[str, Any]:
 
 
 def shown_json(text: str) -> Any:
-    """Decode JSON to show it to people. Text that is unreadable or nested too deeply is shown as it is."""
+    """Decode JSON to show it to people. Text that is unreadable or nested too deeply is returned unchanged."""
     try:
         value = msgspec.json.decode(text)
     except UNREADABLE:
@@ -50,8 +50,8 @@ def shown_json(text: str) -> Any:
     return text if _is_deep(value) else value
 
 
-# The deepest nesting that Python 3.11 and 3.12 can read. Newer versions read tens of thousands of levels. But each
-# level indents its line further: 5,000 levels take 10 kB in the database, but would print 50 MB.
+# The deepest nesting that Python 3.11 and 3.12 can read. Newer versions read tens of thousands of levels. But printed
+# JSON is indented by level: 5,000 levels take 10 kB in the database, and would print 50 MB.
 _DEEPEST: Final = 900
 
 

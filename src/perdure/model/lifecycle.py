@@ -1,4 +1,4 @@
-"""The life of a job: its transitions, and what each outcome of an attempt does to it.
+"""The life of a job: its transitions, and what each outcome of an attempt does to the job.
 
 Every function is pure. It takes the job as read under its lock and returns the ``Change`` to write.
 """
@@ -24,7 +24,7 @@ FAILURE_CODES: dict[FailureKind, str] = {
     "panic": "job.panic",
     "interrupted": "job.interrupted",
 }
-"""The error code of a failure whose handler set none."""
+"""The error code of a failure whose handler set no code."""
 
 AttemptEvent: TypeAlias = Literal[
     "succeeded", "retried", "snoozed", "throttled", "continued", "given_back", "failed", "canceled"
@@ -60,11 +60,11 @@ TRANSITIONS: dict[tuple[State | None, str], frozenset[State]] = {
 """All transitions; docs/states.md is drawn from them."""
 
 SHORT, LONG, TRACE = 200, 2_000, 16_384
-"""The most characters that are kept of a short text, such as an error code, of a message, and of a traceback."""
+"""The most characters to keep: of a short text such as an error code, of a message, and of a traceback."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler reports while it runs. None keeps the stored value."""
+    """A report of a running handler. None keeps the stored value."""
 
     stage: str | None = None
     done: int | None = None
@@ -104,7 +104,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Snoozed(msgspec.Struct, frozen=True):
-    """Try again later; the attempt does not count."""
+    """The handler asked to run again later. The attempt does not count."""
 
     event: ClassVar[AttemptEvent] = "snoozed"
     lease: Lease
@@ -158,10 +158,10 @@ PUT_OFF: tuple[AttemptEvent, ...] = (Snoozed.event, Throttled.event)
 
 
 def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencodable") -> Outcome:
-    """Reduce an outcome that cannot be stored to how the attempt ended.
+    """Drop the data of an outcome that cannot be stored, and keep only how the attempt ended.
 
-    ``why``: what the database refused. ``dropped``: the reason to store with a success that loses its result. A
-    success with new jobs or steps becomes a failure, because it must not be stored without them.
+    ``why``: a sentence that says what the database refused. ``dropped``: the reason to store with a success that loses
+    its result. A success with new jobs or steps becomes a failure, because it must not be stored without them.
     """
     if isinstance(outcome, Succeeded | Continued) and outcome.appended:
         message = f"Its steps could not be appended. {why}".strip()
@@ -175,7 +175,7 @@ def stripped(outcome: Outcome, why: str = "", *, dropped: str = "result.unencoda
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
-    """A running job, read under its lock, with all that settling an outcome needs."""
+    """A running job, read under its lock, with every column that ``settle`` needs."""
 
     id: str
     token: int
@@ -200,10 +200,10 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What an outcome changes in a running job's row.
+    """The changes that an outcome makes to a running job's row.
 
     ``attempt_kind``: if set, the attempt is added to the table of attempts with this kind. ``keep_error``: the row
-    keeps the error of the previous attempt, because this one did not count.
+    keeps the error of the previous attempt, because this attempt did not count.
     """
 
     id: str
@@ -253,7 +253,7 @@ def settle(job: Running, outcome: Outcome, *, roll: float) -> Change:
 
 
 def is_recorded(outcome: Outcome, state: str, kind: str | None) -> bool:
-    """Whether the job's stored state shows that this outcome was recorded. ``kind``: of its stored attempt, if any."""
+    """Whether the job's stored state, and the ``kind`` of its stored attempt, show that this outcome was recorded."""
     match outcome:
         case Succeeded():
             return state == "succeeded"
@@ -268,14 +268,17 @@ def is_recorded(outcome: Outcome, state: str, kind: str | None) -> bool:
 
 
 def event_of(outcome: Outcome, change: Change | None) -> AttemptEvent:
-    """The event to report for an outcome. ``change``: what it did to the job; None after a plain success."""
+    """The event to report for an outcome.
+
+    ``change``: what it did to the job; None for a success without reports, children or steps.
+    """
     if change is not None and (change.state == "failed" or change.state == "canceled"):
         return change.state
     return outcome.event
 
 
 def fail(job: Running, failure: Failed, *, roll: float) -> Change:
-    """Retry the job after a delay. It fails for good after a fatal error, the last attempt, or one crash too many."""
+    """Retry the job after a delay. A fatal error, the last attempt or one crash too many fails the job for good."""
     if failure.kind == "interrupted":
         return _interrupt(job, failure)
     crashes = min(job.crashes + (failure.kind in ("lost", "panic")), MOST_COUNTED)
@@ -324,7 +327,7 @@ def go_on(job: Running, outcome: Continued) -> Change:
 
 
 def _last_word(job: Running, failure: Failed, crashes: int) -> str | None:
-    """Why there is no further attempt; None if there is one."""
+    """Why there is no further attempt; None if there is a further attempt."""
     if failure.kind == "fatal":
         return "fatal"
     if crashes > job.crashes and job.max_crashes is not None and crashes - SUSPECT_AFTER >= job.max_crashes:
@@ -360,7 +363,7 @@ def _not_counted(job: Running, delay: Span, **fields: object) -> Change:
 
 
 def _stop(job: Running, outcome: Outcome) -> Change:
-    """Cancel as requested: however the attempt ended, it was the last."""
+    """Cancel the job as requested. However the attempt ended, it was the last."""
     if isinstance(outcome, Failed):
         return _change(job, "canceled", **_error(outcome))
     return _cancel(job, None)

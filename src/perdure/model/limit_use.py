@@ -1,4 +1,4 @@
-"""Which running jobs have the slots of a limit, and how many jobs wait for one."""
+"""Which running jobs have the slots of a limit, and how many jobs wait for a slot."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MOST_WAITING = 1000
 NO_LIMIT = 2**31
 """Stands for the concurrency of a limit that was lifted, so that its jobs are counted too."""
 NO_QUEUE = ""
-"""No queue has this name."""
+"""A name that no queue has."""
 ANY_KEY = "any"
-"""Stands for the concurrency key of a job that has one."""
+"""Stands for any concurrency key, for jobs that have a key."""
 KINDS = ("queue", "task", "key", "named")
 """The kinds of limits, in the order in which they are listed."""
 
@@ -63,9 +63,9 @@ class Holding(NamedTuple):
 class LimitUse(NamedTuple):
     """The use of one limit, or of all keys of a task together.
 
-    ``keys``: the concurrency keys with running jobs; ``full_keys``: those of them without a free slot. ``exceeded``:
-    the limit, or each of its keys, under which more jobs run than it allows. ``tasks``: the tasks whose jobs it counts,
-    empty for the limit of a queue, which counts all.
+    ``keys``: the concurrency keys with running jobs; ``full_keys``: the keys among them without a free slot.
+    ``exceeded``: the limit, or those of its keys, that have more running jobs than allowed. ``tasks``: the tasks whose
+    jobs it counts, empty for the limit of a queue, which counts all its jobs.
     """
 
     kind: str
@@ -81,7 +81,7 @@ class LimitUse(NamedTuple):
 
 
 def holdings(limits: Limits, running: Iterable[RunningJob]) -> dict[LimitId, Holding]:
-    """The limits that running jobs are under, each with these jobs."""
+    """The limits that apply to running jobs, each with the jobs that it applies to."""
     found: dict[LimitId, tuple[int, list[str]]] = {}
     for job in running:
         for limit, concurrency in limits.of(job.queue, job.task, job.key):
@@ -92,7 +92,7 @@ def holdings(limits: Limits, running: Iterable[RunningJob]) -> dict[LimitId, Hol
 def full_limits(
     limits: Limits, queue: str, task: str, key: str | None, running: Iterable[RunningJob]
 ) -> Iterator[Holding]:
-    """The limits that a job is under and that have no room for it."""
+    """The limits that apply to a job and have no free slot for it."""
     held = holdings(limits, running)
     for limit, _ in limits.of(queue, task, key):
         if limit in held and held[limit].is_full:
@@ -100,7 +100,7 @@ def full_limits(
 
 
 def limit_uses(limits: Limits, running: Iterable[RunningJob], due: Iterable[DueJobs]) -> list[LimitUse]:
-    """The use of every limit, also of those that nothing runs under."""
+    """The use of every limit, including limits without running jobs."""
     counted = limits._replace(named={name: most or NO_LIMIT for name, most in limits.named.items()})
     listed = _listed(counted)
     held: dict[KindAndName, list[Holding]] = {row: [] for row in listed}
@@ -124,7 +124,7 @@ def limit_uses(limits: Limits, running: Iterable[RunningJob], due: Iterable[DueJ
 
 
 def limit_name(limit: LimitId) -> str:
-    """What messages call the limit, such as ``the limit of the queue mail``."""
+    """The limit's name in messages, such as ``the limit of the queue mail``."""
     kind, name, *key = limit
     if kind == "named":
         return f"the limit {name}"
@@ -134,7 +134,7 @@ def limit_name(limit: LimitId) -> str:
 
 
 def _row(limit: LimitId) -> KindAndName:
-    """All keys of a task are listed as one limit."""
+    """The kind and name under which a limit is listed. All keys of a task are listed as one limit."""
     return limit[0], limit[1]
 
 

@@ -11,7 +11,7 @@ from perdure.model.time_text import stamp
 class Pause(NamedTuple):
     """The pause of a queue. ``at`` is None if the pause began before the database recorded such times.
 
-    ``resume_at``: when it ends by itself; None if somebody must end it.
+    ``resume_at``: when the pause ends by itself; None if somebody must end it.
     """
 
     at: Instant | None

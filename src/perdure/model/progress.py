@@ -1,4 +1,4 @@
-"""The progress of a running job. Reported numbers must be consistent with stored ones."""
+"""The progress of a running job. Reported numbers must be consistent with stored numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a queue: what the code declares, what an operator has set, and what is in effect."""
+"""The settings of a queue: declared in code, set by an operator, and in effect."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from perdure.model.job import SECOND, Span
 from perdure.model.json_text import UNREADABLE
 
 DEFAULT_TIMEOUT: Span = 900 * SECOND
-"""The timeout of a task that declares none."""
+"""The timeout of a task that declares no timeout."""
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Settings that code declares and operators change. None: not set."""
+    """Settings that code declares and operators change. None means "not set"."""
 
     backoff: Backoff | None = None
-    """Overrides the back-off of its tasks."""
+    """Overrides the back-off of the tasks whose jobs are in this queue."""
     timeout: Span | None = None
-    """The timeout of a job if neither the job nor its task has one."""
+    """The timeout of a job if neither the job nor its task has a timeout."""
     concurrency: int | None = None
     """The most jobs that run at the same time, in all workers."""
 
@@ -34,12 +34,12 @@ NAMES = Settings.__struct_fields__
 
 
 def in_effect(declared: Settings | None, edits: Mapping[str, Any]) -> Settings:
-    """An operator's edits override what the code declares, also if an edit removes a setting."""
+    """The settings in effect: an operator's edits override the code's settings. An edit may also remove a setting."""
     return msgspec.structs.replace(declared or Settings(), **edits)
 
 
 def effective_timeout(own: Span | None, *, declared: bool, of_queue: Span | None) -> Span | None:
-    """The timeout of a job. ``own``: the stored one; ``declared``: whether its task declares one.
+    """The timeout of a job. ``own``: its stored timeout; ``declared``: whether its task declares a timeout.
 
     If a task declares no timeout, its jobs are stored with the default. A timeout of the queue overrides the default.
     """
@@ -53,7 +53,10 @@ def dump_settings(settings: Settings | None) -> str | None:
 
 
 def load_settings(text: str | None) -> Settings | None:
-    """Read what the code declares. A text that cannot be read counts as no declaration, until the next save."""
+    """Read the settings that the code declares.
+
+    A text that cannot be read counts as no declaration, until the next save.
+    """
     try:
         return None if text is None else _decode_settings(text)
     except (*UNREADABLE, InvalidOption):

@@ -20,7 +20,7 @@ HIDDEN = "[redacted]"
 HIDDEN_WHOLE = "[redacted: too much to search for redacted values]"
 
 LEAST = 4
-"""The length of the shortest value that is searched for in a handler's texts. Shorter ones occur there by chance."""
+"""The length of the shortest value that is searched for in a handler's texts. Shorter values occur there by chance."""
 
 MOST_VALUES = 10_000
 """The most values, and lines of values, to search for, which takes up to 50 ms. If there are more, every text is
@@ -144,7 +144,10 @@ def _without(value: Any, names: Collection[str]) -> Any:
 
 
 def _values(arguments: Any, names: Collection[str]) -> Iterator[str]:
-    """The texts, numbers and keys below these names. Not recursive, because arguments may be nested deeply."""
+    """The texts, numbers and keys below these names.
+
+    This is a loop, not a recursive function, because arguments may be nested deeply.
+    """
     parts: list[tuple[Any, bool]] = [(arguments, False)]
     while parts:
         part, secret = parts.pop()
@@ -160,9 +163,9 @@ def _values(arguments: Any, names: Collection[str]) -> Iterator[str]:
 
 
 def _spellings(value: str, rounds: int) -> Iterator[str]:
-    """The value as it is, as in a URL, as ``repr`` shows it (a KeyError does), and as JSON with and without escapes.
+    """The value as it is, as in a URL, as ``repr`` shows it (in a KeyError), and as JSON with and without escapes.
 
-    With two ``rounds``, also the quoted forms quoted once more, as ``KeyError(repr(value))`` shows them.
+    With two ``rounds``, each quoted form is also quoted once more, as ``KeyError(repr(value))`` shows it.
     """
     yield value
     # A driver that cannot connect may quote its URL.

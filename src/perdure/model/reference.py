@@ -64,7 +64,10 @@ def references_in(value: object) -> list[str]:
 
 
 class ReferenceCodec:
-    """Encodes arguments with references, for one task. The results are checked when the job starts."""
+    """Encodes arguments with references, for one task.
+
+    The results that replace references are checked when the job starts.
+    """
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
@@ -153,7 +156,7 @@ def _marked(value: Any) -> Any:
 
 
 def _walk(value: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """Apply ``change`` to each object in the value, inner ones first."""
+    """Apply ``change`` to each object in the value, inner objects first."""
     match value:
         case dict():
             return change({key: _walk(part, change) for key, part in value.items()})

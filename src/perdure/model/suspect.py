@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 SUSPECT_AFTER = 2
-"""Crashes after which a job runs alone. Another job may have caused them, so ``max_crashes`` counts only later ones."""
+"""Crashes after which a job runs alone.
+
+Another job may have caused them, so ``max_crashes`` counts only later crashes.
+"""
 
 SUSPECT_AFTER_INTERRUPTIONS = 3
 """Interruptions in one run after which a job runs alone.
 
-A handler that stops its worker by a signal looks like a deploy. In a process of its own it can only end itself or that
-process, which costs an attempt. The stop of a worker costs no attempt, so deploys never make a job fail.
+A handler that stops its worker by a signal looks like a deploy. In a process of its own, such a handler can end only
+that process, which costs an attempt. The stop of a worker costs no attempt, so deploys never make a job fail.
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-# Not imported from job.py, which imports msgspec: the command line's help must appear at once.
+# This is not imported from job.py, which imports msgspec: the command line's help must appear at once.
 _SECOND = 1_000_000
 
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -21,7 +21,7 @@ def bounded(at: int) -> int:
 
 
 def distance(at: int, now: int) -> str:
-    """``in 2 h`` or ``5 min ago``."""
+    """The time from ``now`` to ``at`` as text: ``in 2 h`` or ``5 min ago``."""
     far = length(abs(at - now) / _SECOND)
     return f"in {far}" if at > now else f"{far} ago"
 

@@ -26,7 +26,10 @@ VisibleState: TypeAlias = Literal[
 VISIBLE_STATES: tuple[VisibleState, ...] = get_args(VisibleState)
 
 LATER: frozenset[VisibleState] = frozenset(("scheduled", "retrying"))
-"""The states of jobs that are not due yet: without an error, and after one. Both are listed soonest first."""
+"""The states of jobs that are not due yet: ``retrying`` after an error, otherwise ``scheduled``.
+
+Their jobs are listed soonest first.
+"""
 
 
 def visible_state(state: State, *, held: str | None, due: bool, error_kind: str | None) -> VisibleState:

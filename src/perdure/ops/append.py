@@ -62,7 +62,7 @@ def append_steps(
 
 @operation("write", priority="urgent")
 def append_under(lease: Lease, workflow: str, appended: NewSteps) -> Op[list[str]]:
-    """Add steps now on behalf of a running step, if its lease still holds; return their ids."""
+    """Add steps now on behalf of a running step, if its lease still holds; return the ids of the new steps."""
     rows, held = yield from ask_all(
         Query("lock_workflows", {"ids": rows_of([workflow])}),
         Query("lock_running", {"leases": rows_of([lease])}),
@@ -88,7 +88,7 @@ def add_steps(
 ) -> Op[AddedSteps]:
     """Add steps to a locked workflow. A parent may be in any state.
 
-    ``by``: the step that appends them. If it runs again, the steps of its earlier attempts exist already.
+    ``by``: the step that appends them. If that step runs again, the steps of its earlier attempts exist already.
     """
     keys = {step.step_key for step in appended.steps}
     parents = {key for shape in appended.shapes for key in shape.parents}
@@ -102,7 +102,7 @@ def add_steps(
             if not appended.steps:
                 return AddedSteps([], frozenset(), ids)
         request = canonical_append(appended.requests, tenant=tallies.tenants[workflow])
-        # This never equals a key of a user, because the id in it is new.
+        # This key never equals a user's key, because it contains a new id.
         key = f"{by}/{appended.steps[0].id}"
         mutation = [Query("insert_mutation", {"workflow": workflow, "key": key, "request": request})]
     tenant = tallies.tenants[workflow]
@@ -120,7 +120,7 @@ def add_steps(
 
 
 def _not_yet_appended(tallies: Tallies, workflow: str, appended: NewSteps, by: str) -> Op[NewSteps]:
-    """Leave out the steps that an earlier attempt appended. They must equal the ones requested now."""
+    """Leave out the steps that an earlier attempt appended. Those steps must equal the steps requested now."""
     tenant = tallies.tenants[workflow]
     rows = yield from ask("find_appended", workflow=workflow, prefix=f"{by}/")
     there, field = appended_again(

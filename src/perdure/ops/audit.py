@@ -1,6 +1,6 @@
-"""The audit log: what operators did to many jobs, or to queues, tasks and workflows.
+"""The audit log: the actions of operators on many jobs, or on queues, tasks and workflows.
 
-An action on one job is an event of that job instead, and is deleted with it.
+An action on one job is an event of that job instead, and is deleted with the job.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ def list_acts(
     before: int = LAST,
     n: int = 50,
 ) -> Op[list[ActRow]]:
-    """A page of acts, newest first. The last id of a page is ``before`` of the next one."""
+    """A page of acts, newest first. The last id of a page is ``before`` of the next page."""
     rows = yield from ask_last("list_acts", verb=action, actor=actor, subject=subject, before=before, n=n)
     return [ActRow(*row) for row in rows]

@@ -13,8 +13,10 @@ CHUNK = 1000
 """Rows per statement. More rows need more memory and gain nothing: measured throughput is flat from 500 rows on."""
 
 CHARACTERS = 16 << 20
-"""Payload characters per statement. The limit of a jsonb value is 256 MB, but a statement would take too long far
-below that."""
+"""Payload characters per statement.
+
+A jsonb value may have 256 MB, but a much smaller statement already takes too long.
+"""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -29,7 +31,10 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def portions(values: Sequence[T], sizes: Sequence[int]) -> Iterator[Sequence[T]]:
-    """Split into chunks of at most CHUNK values and CHARACTERS characters. A longer value gets its own chunk."""
+    """Split into chunks of at most CHUNK values and CHARACTERS characters.
+
+    A value of more than CHARACTERS characters gets its own chunk.
+    """
     if sum(sizes) <= CHARACTERS:
         yield from chunks(values)
         return

@@ -1,4 +1,4 @@
-"""Read jobs: single ones, pages, counts, and their history."""
+"""Read jobs: single jobs, pages of jobs, counts, and the history of a job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LogRow(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Everything stored about one job. ``workers``: the workers that ran it, by id, as far as they are known."""
+    """All stored data about one job. ``workers``: the workers that ran the job, by id, as far as they are known."""
 
     job: JobRow
     attempts: list[AttemptRow]
@@ -73,7 +73,7 @@ def get_jobs(ids: Sequence[str]) -> Op[list[JobRow | None]]:
 
 @operation("read")
 def list_jobs(filter: Filter = EVERY, *, before: str | None = None, n: int = 50) -> Op[list[JobRow]]:
-    """A page of jobs, newest first. If the filter's state means "not due yet", soonest first.
+    """A page of jobs, newest first, or soonest first if the filter's state means "not due yet".
 
     ``before``: the last id of the previous page.
     """
@@ -99,7 +99,7 @@ def _newest(filter: Filter, before: str, n: int) -> Op[list[str]]:
 
 
 def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
-    """The ids of the jobs that are due next, after the last job of the previous page. Its due time is read again."""
+    """The ids of the jobs that are due next, after the job ``before``, whose due time is read again."""
     ids: list[str] = []
     edge: Due | None = FIRST
     length = n
@@ -132,7 +132,7 @@ class WorkflowName(NamedTuple):
 
 @operation("read")
 def find_between(first: str, last: str, *, n: int) -> Op[tuple[list[JobName], list[WorkflowName]]]:
-    """The newest n jobs, and the newest n workflows, whose ids lie between these two."""
+    """The newest n jobs, and the newest n workflows, whose ids are between ``first`` and ``last``."""
     params: dict[str, Param] = {"first": first, "last": last, "n": n}
     jobs, workflows = yield from ask_all(
         Query("find_jobs_between", params), Query("find_workflows_between", params), final=True
@@ -152,7 +152,7 @@ def count_jobs(*, queue: str | None = None, tenant: str | None = None) -> Op[dic
 
 @operation("read")
 def oldest_ready(*, queue: str | None = None) -> Op[dict[str, Instant]]:
-    """By queue, the time since which its oldest ready job has been due."""
+    """For each queue, the time since which its oldest ready job has been due."""
     rows = yield from ask_last("oldest_ready", queue=queue)
     return dict(rows)
 

@@ -1,7 +1,7 @@
 """Bulk actions: the actions of job_actions.py, performed on batches of jobs that a filter found.
 
-Each batch is a transaction of its own. It checks each job again under its lock. A job that no longer matches the
-filter or the action is left alone. A job that another transaction has locked is skipped, for the caller to retry.
+Each batch is a transaction of its own. It checks each job again once the job is locked. A job that no longer matches
+the filter or the action is left alone. A job that another transaction has locked is skipped, and the caller retries it.
 The lock order is the same as everywhere: workflows by id, then jobs by id.
 """
 
@@ -23,7 +23,7 @@ from perdure.ops.topics import ENDED, queue_topics, worker_topic
 from perdure.request.filter import Changeable, Filter
 
 BATCH = 500
-"""Jobs per transaction: few enough that nobody waits long for their row locks."""
+"""Jobs per transaction. With so few jobs, no other transaction waits long for their row locks."""
 
 Outcome: TypeAlias = Literal[
     "canceled",
@@ -35,13 +35,16 @@ Outcome: TypeAlias = Literal[
     "is_a_step",
     "locked",
 ]
-"""What happened to a job, named as in the actions on one job. ``locked``: its row stayed locked until we gave up."""
+"""The outcome for one job, named as in the actions on one job.
+
+``locked``: another transaction kept the row locked until we gave up.
+"""
 Counts: TypeAlias = Counter[Outcome]
 _REFUSED: frozenset[Outcome] = frozenset(("unique_key_taken", "is_a_step", "locked"))
 
 
 class BulkProgress(NamedTuple):
-    """The progress of a bulk action. ``act``: the id of its audit row, once it has changed anything."""
+    """The progress of a bulk action. ``act``: the id of its audit row; None until the action has changed a job."""
 
     action: str
     filter: Filter
@@ -178,7 +181,7 @@ def _lock_workflows(jobs: Sequence[Found]) -> Op[tuple[Tallies, set[str]]]:
 def _lock(
     jobs: Sequence[Found], bulk: BulkProgress, takes: Collection[VisibleState], *, but: Collection[str] = ()
 ) -> Op[tuple[list[Locked], list[Found]]]:
-    """Lock jobs. Return those that still match, newest first, and those that other transactions have locked."""
+    """Lock jobs. Return the jobs that still match, newest first, and the jobs that other transactions have locked."""
     rows = yield from ask("lock_jobs", ids=rows_of(sorted(job.id for job in jobs if job.id not in but)))
     held = {*but, *(id for id, free, *_ in rows if not free)}
     taken = [Locked(id, *job) for id, free, *job in sorted(rows, reverse=True) if free]
@@ -191,7 +194,7 @@ def _lock(
 
 
 def _with_free_keys(jobs: Sequence[Locked]) -> Op[list[Locked]]:
-    """The jobs whose unique key no active job has. Of two jobs with the same key, only the first."""
+    """The jobs whose unique key no active job has. If two jobs have the same key, only the first is returned."""
     keyed = _ids([job for job in jobs if job.unique_key is not None])
     if keyed == "[]":
         return [*jobs]
@@ -238,7 +241,10 @@ def _events(jobs: Sequence[Locked], kind: Callable[[Locked], str], bulk: BulkPro
 
 
 def _cancel_topics(jobs: Sequence[Locked]) -> frozenset[str]:
-    """The topics of canceled jobs. They wake the workers that run them, and callers that wait for their end."""
+    """The topics of canceled jobs.
+
+    They wake the workers that run these jobs, and the callers that wait for their end.
+    """
     return frozenset(ENDED if job.worker is None else worker_topic(job.worker) for job in jobs)
 
 

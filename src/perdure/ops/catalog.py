@@ -35,7 +35,8 @@ class CatalogTask(NamedTuple):
 def list_catalog() -> Op[dict[str, CatalogTask]]:
     """Every task that was ever synced, and every other task of a ready job, a running job or one of the newest jobs.
 
-    To read all jobs would cost too much. So a task is missing if it was deleted by hand and only older jobs name it.
+    Reading all jobs would cost too much. Therefore a task is missing if it was deleted by hand and only older jobs name
+    it.
     """
     clock, stored, counted, named, workers = yield from ask_all(
         Query("read_clock", {}),

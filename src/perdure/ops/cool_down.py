@@ -1,4 +1,4 @@
-"""Cool the queues whose jobs hit a limit of another system, and end such cool-downs."""
+"""Cool the queues whose jobs have hit a limit of another system, and end such cool-downs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enqueue one job or many: all of them, or none."""
+"""Enqueue one job or many jobs. If one insert fails, no job is inserted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.ops.op import Op, Query, ask_all, operation
 from perdure.ops.topics import all_of, queue_topics
 
 PATIENCE = 20
-"""How often to try, if a conflicting row keeps vanishing before it can be read."""
+"""How often to try an insert if the conflicting row is deleted each time before it can be read."""
 
 
 class Enqueued(NamedTuple):
@@ -32,9 +32,11 @@ class Enqueued(NamedTuple):
 def enqueue(jobs: Sequence[NewJob], wake: frozenset[str] | None = frozenset()) -> Op[list[Enqueued]]:
     """Insert jobs without keys, in one round trip.
 
-    ``wake``: the topics to announce. If it is None, they follow from the inserted rows, and take a second round trip.
+    ``wake``: the topics to announce. If it is None, the topics are taken from the inserted rows, which needs a second
+    round trip.
 
-    For an unknown or disabled task, the insert violates a NOT NULL constraint. The caller finds out which it is.
+    For an unknown or disabled task, the insert violates a NOT NULL constraint. The caller finds out which task it was,
+    and whether it is unknown or disabled.
     """
     answers = yield from ask_all(*_inserts(jobs), final=wake is not None, wake=wake or frozenset())
     rows = [row for rows in answers for row in rows]
@@ -54,7 +56,7 @@ class Single(NamedTuple):
 
 @operation("write")
 def enqueue_each(asked: Sequence[Single]) -> Op[list[Enqueued]]:
-    """Insert the jobs of several calls: all of them, or none."""
+    """Insert the jobs of several calls. If one insert fails, no job is inserted."""
     (job, options, wake), *others = asked
     alike = all(one.options is options and one.job.task == job.task for one in others)
     if others and alike and wake is not None:
@@ -101,11 +103,14 @@ def enqueue_under(lease: Lease, jobs: Sequence[NewJob]) -> Op[list[Enqueued]]:
 
 
 def put(jobs: Sequence[NewJob]) -> Op[tuple[list[Enqueued], set[str]]]:
-    """Insert jobs with or without keys, as a part of an operation. Also return the queues of jobs that are due."""
+    """Insert jobs with or without keys, as a part of an operation.
+
+    Also return the queues of the inserted jobs that are due.
+    """
     keyed = sorted((job for job in jobs if job.idempotency_key is not None), key=_key_order)
     outcomes = yield from _claim_keys(keyed)
     fresh = [job for job in jobs if job.id not in outcomes]
-    # Sorted, because two batches with the same unique keys in opposite order would deadlock.
+    # The jobs are sorted, because two batches with the same unique keys in opposite order would deadlock.
     inserted, queues = yield from _insert(sorted(fresh, key=_unique_order))
     for asked, owner in outcomes.items():
         if owner.id in inserted:

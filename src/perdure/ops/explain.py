@@ -1,4 +1,4 @@
-"""Read everything that decides whether a job is claimed, and the database's time."""
+"""Read all data that decides whether a job is claimed, and the database's time."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def _silences(job: JobRow, runners: Sequence[WorkerRow], now: Instant) -> Silenc
 
 
 class Around(NamedTuple):
-    """What else explains a job's current state. ``ahead``: how many jobs come before it.
+    """Other rows that explain a job's current state. ``ahead``: how many jobs come before the job.
 
-    ``full``: its limits without a free slot. ``parents``: those that have not ended. ``holder``: the active job with
-    the same unique key.
+    ``full``: its limits without a free slot. ``parents``: its parents that have not ended. ``holder``: the active job
+    with the same unique key.
     """
 
     enabled: bool | None
@@ -96,5 +96,5 @@ def _look_around(job: JobRow, now: Instant) -> Op[Around]:
 
 
 def _enabled(known: Sequence[Sequence[bool]]) -> bool | None:
-    """Whether the task is enabled; None if the database does not know it."""
+    """Whether the task is enabled; None if the database does not know the task."""
     return bool(known[0][0]) if known else None

@@ -1,8 +1,8 @@
 """Find jobs by a filter: newest first, one scan range at a time.
 
-Most filters have no index, because every job would pay for it. So all jobs are scanned, even to find a few among
-millions. One statement scans one range and returns where the range ended. So its time is bounded, however large the
-table is.
+Most filters have no index, because an index would make every insert slower. So all jobs are scanned, even to find a few
+among millions. One statement scans one range and returns where the range ended. The time of a statement is therefore
+bounded, however large the table is.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 """Greater than every id."""
 
 LONGEST, LONGEST_READ = 20_000, 1000
-"""The most jobs per scan range. The second limit is for ranges in which arguments are read, up to a megabyte each: a
-statement may take at most 30 s."""
+"""The most jobs per scan range.
+
+The second limit is for scans that read the jobs' arguments, up to a megabyte each: a statement may take at most 30 s.
+"""
 
 
 class Found(NamedTuple):
@@ -46,7 +48,7 @@ def find(
 ) -> Op[ScanRange]:
     """The first n matching jobs among the next ``length`` jobs below the id ``before``.
 
-    ``among``: the states to find, unless the filter names one.
+    ``among``: the states to find, unless the filter names a state.
     """
     rows = yield from ask("find_jobs", **_conditions(filter, among), before=before, length=length, n=n)
     jobs = [Found(id, state, workflow) for id, state, workflow in rows if state is not None]
@@ -61,13 +63,13 @@ class Due(NamedTuple):
 
 
 FIRST = Due(0, "00000000-0000-0000-0000-000000000000")
-"""Before every job."""
+"""A position before every job."""
 
 
 def find_later(filter: Filter, *, behind: Due, length: int, n: int) -> Op[tuple[list[str], Due | None]]:
     """The first n matching jobs among the next ``length`` jobs that are not due yet, soonest first.
 
-    Return their ids, and where the next range begins: None after the last range.
+    Return their ids, and the position where the next range begins, or None after the last range.
     """
     conditions = _conditions(filter, None)
     del conditions["through"]
@@ -77,7 +79,7 @@ def find_later(filter: Filter, *, behind: Due, length: int, n: int) -> Op[tuple[
 
 
 def longer(length: int, filter: Filter) -> int:
-    """The length of the next range, if this one had too few matches: four times as long, up to a limit."""
+    """The length of the next range, if the last range had too few matches: four times as long, up to a limit."""
     return max(length, min(4 * length, LONGEST if filter.text is None else LONGEST_READ))
 
 
@@ -89,7 +91,7 @@ def _conditions(filter: Filter, among: Sequence[VisibleState] | None) -> dict[st
     return {
         **params,
         "states": None if states is None else rows_of(states),
-        # The text as it appears inside a JSON string, where a quote has a backslash before it.
+        # The text as it is written in a JSON string, for example with a backslash before each quote.
         "escaped": None if filter.text is None else rows_of([filter.text])[2:-2],
         "through": _through(filter, states or ()),
     }

@@ -42,29 +42,37 @@ from perdure.ops.topics import queue_topics
 EMPTY: Mapping[str, str] = {}
 Jitter = Callable[[], float]
 Failing = Set[str]
-"""Workflows in which something has failed: their steps cannot be recorded in one round trip."""
+"""Workflows in which a step has failed or was canceled.
+
+Recording successes of their steps takes several round trips.
+"""
 
 PUT_OFF_KEPT = 100
-"""A put-off attempt is deleted once its job was claimed this many times more. Otherwise a job that snoozes every minute
-would fill the table."""
+"""The record of a snoozed or throttled attempt is deleted once its job was claimed this many times more.
+
+Otherwise a job that snoozes every minute would fill the table.
+"""
 
 
 class Finished(NamedTuple):
-    """Which outcomes were recorded and which came too late. An outcome that is in neither list must be sent again.
+    """The outcomes that were recorded (``accepted``) and those that came too late (``refused``).
+
+    An outcome that is in neither list must be sent again.
 
     ``finish_same_result`` returns only a count. If one of its outcomes is refused, all are reported as refused, and
-    ``find_recorded`` then finds those that were recorded.
+    ``find_recorded`` then finds the recorded ones.
 
-    ``changes``: the changes of accepted outcomes. A plain success, without reports, children or steps, has none.
+    ``changes``: the changes of accepted outcomes. A plain success has no reports, children or new steps, and its change
+    is left out.
     """
 
     accepted: list[Lease]
     refused: list[Lease]
     changes: Sequence[Change] = ()
     failing: frozenset[str] = frozenset()
-    """Workflows in which something has failed: successes of their steps must be sent again."""
+    """Workflows in which a step has failed or was canceled: successes of their steps must be sent again."""
     instead: Sequence[Outcome] = ()
-    """What was recorded instead of outcomes that cannot be stored."""
+    """The outcomes that were recorded instead of outcomes that cannot be stored."""
 
 
 @operation("write", priority="urgent", retries=1)
@@ -108,7 +116,7 @@ def find_recorded(outcomes: Sequence[Outcome]) -> Op[list[Lease]]:
 def _finish(
     outcomes: Sequence[Outcome], jitter: Jitter, claim: ClaimRequest | None, failing: Failing | None = None
 ) -> Op[tuple[Finished, Claims]]:
-    # If a lease has two outcomes, the first one counts.
+    # If a lease has two outcomes, the first outcome counts.
     by_lease = {outcome.lease: outcome for outcome in outcomes}
     if len(by_lease) < len(outcomes):
         by_lease = {outcome.lease: outcome for outcome in reversed(outcomes)}
@@ -169,9 +177,9 @@ def _finish_steps_in_one_trip(
 
 
 class Decided(NamedTuple):
-    """What is left to write, and what is known so far.
+    """The statements that are left to write, and the results that are known so far.
 
-    ``accepted``: None if it depends on the statements for successes, which are then the first of ``writes``.
+    ``accepted`` is None if it depends on the statements for successes, which are then the first of ``writes``.
     """
 
     writes: Sequence[Query]
@@ -204,13 +212,13 @@ def _decide(
     jitter: Jitter,
 ) -> Op[Decided]:
     """Lock the jobs and settle their outcomes."""
-    # Lock every job, plain successes too, in the order of leases: a concurrent report locks in that order, and we
-    # would deadlock with it otherwise.
+    # Lock every job, including jobs with plain successes, in the order of leases. A concurrent report locks in that
+    # order, and would deadlock with another order.
     leases = rows_of(sorted(by_lease))
     workflows, locked = yield from ask_all(
         Query("lock_workflows_of", {"leases": leases}), Query("lock_running", {"leases": leases})
     )
-    # The database may return them in another order, for example with a merge join.
+    # The database may return the rows in another order, for example with a merge join.
     running = sorted(map(read_running, locked), key=attrgetter("lease"))
     jobs = [job for job in running if job.lease in others]
     changes = [settle(job, others[job.lease], roll=jitter()) for job in jobs]
@@ -240,9 +248,9 @@ def _decide(
 
 
 def _still_leased(plain: Sequence[Succeeded], running: Sequence[Running]) -> list[Running]:
-    """The running jobs whose plain success will be recorded.
+    """The running jobs whose plain success will be recorded by ``finish_succeeded`` or ``finish_same_result``.
 
-    Not a step whose outcome names no workflow: ``finish_succeeded`` and ``finish_same_result`` skip it.
+    Both statements skip a step whose outcome names no workflow, so such a step is left out.
     """
     by_lease = {o.lease: o.workflow for o in plain}
     return [
@@ -253,7 +261,7 @@ def _still_leased(plain: Sequence[Succeeded], running: Sequence[Running]) -> lis
 def _append(tallies: Tallies, jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> Op[frozenset[str]]:
     """Add the steps that successful attempts append; return the topics to announce.
 
-    This is done for one attempt at a time, because two of them may append the same step.
+    This is done for one attempt at a time, because two attempts may append the same step.
     """
     wake: frozenset[str] = frozenset()
     for job in jobs:
@@ -309,7 +317,10 @@ def _success_batches(plain: Sequence[Succeeded]) -> list[str]:
 
 
 def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int | str | None, ...]]:
-    """Successes by job. If a job has two leases here, the later one stays. The other is refused: its token is stale."""
+    """Successes by job.
+
+    If a job has two leases here, the later lease stays. The other is refused: its token is stale.
+    """
     return {
         o.lease.job: (o.lease.token, o.result, o.reason)
         if o.workflow is None

@@ -1,6 +1,6 @@
-"""Record successes of steps in one round trip, which is possible if nothing in their workflows has failed.
+"""Record successes of steps in one round trip, which is possible if no step of their workflows failed or was canceled.
 
-Then all waiting steps can still run, so no rows need to be read to decide about them.
+In such workflows all waiting steps can still run, so no rows need to be read to decide about them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SPOILED = 5
 class Succeeding(NamedTuple):
     """The result of ``succeed_at_once``.
 
-    ``failing``: workflows in which something has failed, or whose row is gone. Outcomes of their steps must be sent
-    again, without this shortcut.
+    ``failing``: workflows in which a step has failed or was canceled, or whose row is gone. Outcomes of their steps
+    must be sent again, without this shortcut.
     """
 
     recorded: list[Lease]
@@ -33,9 +33,10 @@ class Succeeding(NamedTuple):
 def succeed_at_once(
     parts: Sequence[str], workflows: Sequence[str], claim: ClaimRequest | None
 ) -> Op[Succeeding]:
-    """Record plain successes of steps, release the next steps, and claim jobs, in one round trip.
+    """Record successes of steps without reports, children or new steps, release the next steps, and claim jobs.
 
-    A statement of its own takes the locks first, because a statement sees only what was committed when it began.
+    All this takes one round trip. A separate statement takes the locks first, because a statement sees only the rows
+    that were committed when it began.
     """
     ids = rows_of(sorted(workflows))
     queries = [Query("lock_workflows", {"ids": ids})]

@@ -1,4 +1,4 @@
-"""Insert many steps at once: those that a workflow starts with, and those that are appended while it runs."""
+"""Insert many steps at once: the first steps of a workflow, and steps that are appended while it runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Edges: TypeAlias = dict[str, list[str]]
 """The ids of each step's parents, by step id."""
 
 STEPS = 5_000
-"""Steps per statement: a workflow of thousands takes a handful of statements."""
+"""Steps per statement. A workflow of thousands of steps takes a handful of statements."""
 READY = InitialState("ready", 0, 0)
 """The initial state that a ``NewStep`` has by default."""
 ALIKE = 100
-"""At least this many steps with the same options get a statement of their own."""
+"""If at least this many steps have the same options, a separate, compact statement inserts them."""
 
 
 def insert_steps(
@@ -70,7 +70,7 @@ _kind_of = attrgetter(*_SHARED)
 
 
 def _kind(step: NewStep) -> object:
-    """What the steps of a group have in common; None for a step that cannot be in a group."""
+    """The values that all steps of a group share; None for a step that cannot be in a group."""
     plain = step.state in ("ready", "waiting") and not step.unsatisfied and step.task != GATE
     return _kind_of(step) if plain else None
 
@@ -88,9 +88,11 @@ def _portions(steps: Sequence[NewStep]) -> Iterator[Sequence[NewStep]]:
 
 
 def _edges(ordered: Iterable[Shape], ids: Mapping[str, str]) -> Iterator[Query]:
-    """Statements that insert edges. A statement names its first edge, to see whether all of its edges exist already.
+    """Statements that insert edges.
 
-    They do if an earlier commit wrote them and its reply was lost.
+    A statement checks whether its first edge exists already: if so, all of its edges do.
+
+    The edges exist if an earlier commit wrote them and its reply was lost.
     """
     after: Edges = {}
     done: Edges = {}

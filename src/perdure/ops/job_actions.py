@@ -78,7 +78,10 @@ def requeue(
     reason: str | None = None,
     by: str | None = None,
 ) -> Op[RequeueOutcome]:
-    """Start a new run of a failed or canceled job. ``run``: the run that the caller saw; any other is refused."""
+    """Start a new run of a failed or canceled job.
+
+    ``run``: the number of the run that the caller saw. If the job has another run now, the call is refused.
+    """
     job = yield from _lock(id)
     if job is None:
         return "not_found"

@@ -14,9 +14,12 @@ from perdure.ops.op import Op, Query, Rows, ask_all
 NEWEST = 10_000
 """How many of the newest jobs are read."""
 BEHIND = 2_000
-"""How many jobs are also read near the front of each lagging queue: jobs that end there were enqueued long ago."""
+"""For each lagging queue, how many jobs enqueued before its next job to run are also read.
+
+Jobs that end in such a queue were enqueued long ago.
+"""
 MOST_QUEUES = 10
-"""For how many lagging queues this is done: those that lag most."""
+"""The most lagging queues for which these jobs are read. The queues with the longest lag are chosen."""
 
 
 class Sample(NamedTuple):
@@ -30,7 +33,7 @@ class Sample(NamedTuple):
 def sample(after: Instant, lagging: Sequence[str]) -> Op[Sample]:
     """Sample the jobs that ended after ``after``. ``lagging``: the queues with due jobs, the longest lag first.
 
-    No index has the order in which jobs ended, because the hot path would pay for it.
+    There is no index in the order in which jobs ended, because it would slow down the hot path.
     """
     newest, *fronts = yield from ask_all(
         Query("list_newest", {"before": LAST, "n": NEWEST}),

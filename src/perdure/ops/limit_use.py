@@ -1,4 +1,4 @@
-"""Read how limits are used: the jobs that have their slots, and those that wait for one."""
+"""Read how limits are used: the jobs that have slots, and the jobs that wait for a slot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.ops.op import Op, Query, ask_all, operation
 
 
 class LimitsInUse(NamedTuple):
-    """The use of every limit, and the settings of the named ones."""
+    """The use of every limit, and the settings of the named limits."""
 
     uses: list[LimitUse]
     named: dict[str, NamedLimit]
@@ -18,7 +18,7 @@ class LimitsInUse(NamedTuple):
 
 @operation("read")
 def read_use() -> Op[LimitsInUse]:
-    # What runs is read before the limits: a limit that is raised in between must not look exceeded.
+    # Running jobs are read before the limits: a limit that is raised in between must not look exceeded.
     running, due, named = yield from ask_all(
         Query("list_running_jobs", {}),
         Query("count_due_limited", {"most": MOST_WAITING}),

@@ -7,5 +7,8 @@ from perdure.ops.op import Op, announce, operation
 
 @operation("write")
 def notify(topics: frozenset[str]) -> Op[None]:
-    """Announce topics and write nothing. On SQLite other processes notice only writes, so they notice nothing."""
+    """Announce topics and write nothing.
+
+    On SQLite only this process notices, because other processes notice only writes.
+    """
     yield from announce(topics)

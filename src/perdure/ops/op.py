@@ -9,7 +9,8 @@ store rolls back.
         rows = yield from ask("find_enabled", task=task)
         return bool(rows and rows[0][0])
 
-If a statement changes rows but returns none, its answer depends on the driver: no rows, or the number of changed rows.
+If a statement changes rows but returns no rows, its answer depends on the driver: no rows, or the number of changed
+rows.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Query(NamedTuple):
 
 
 class RoundTrip(NamedTuple):
-    """Statements that are sent together. They run in this order, and none needs the rows of another.
+    """Statements that are sent together. They run in this order, and no statement needs the rows of another.
 
-    ``final``: the operation refuses nothing after this round trip, so COMMIT may be sent with it.
+    ``final``: the operation raises no error after this round trip, so COMMIT may be sent with it.
     ``wake``: topics to announce once the transaction is committed.
     """
 
@@ -72,11 +73,12 @@ class Operation(Generic[P, T]):
     """An operation and how a store should treat it.
 
     ``access``: a "read" changes nothing.
-    ``priority``: urgent operations (finishes, reports) overtake normal ones where writers queue. A heartbeat keeps a
-    worker alive: it never queues behind an operation that may itself wait for a row lock.
-    ``pipelined``: may be sent before an earlier one of its kind is answered (``Store.takes_another_cycle``).
-    ``retries``: how often a store runs it again after the server refused it; None means while that may help. A caller
-    that can do without the refused row wants to know soon.
+    ``priority``: urgent operations (finishes, reports) overtake normal operations where writers queue. A heartbeat
+    keeps a worker alive: it never queues behind an operation that may itself wait for a row lock.
+    ``pipelined``: the operation may be sent before an earlier operation of its kind is answered
+    (``Store.takes_another_cycle``).
+    ``retries``: how often a store runs the operation again after the server refused it. None means: as long as that may
+    help. A caller that can go on without the refused row sets a low number, to get the error soon.
     """
 
     start: Callable[P, Op[T]]
@@ -115,7 +117,7 @@ def ask(name: str, /, **params: Param) -> Op[Rows]:
 
 
 def ask_last(name: str, /, *, wake: frozenset[str] = frozenset(), **params: Param) -> Op[Rows]:
-    """Run one statement, the last one of its operation."""
+    """Run the last statement of an operation."""
     (rows,) = yield RoundTrip((Query(name, params),), final=True, wake=wake)
     return rows
 

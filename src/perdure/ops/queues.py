@@ -47,17 +47,17 @@ class Queue(NamedTuple):
 
     @property
     def settings(self) -> Settings:
-        """What is in effect."""
+        """The settings in effect."""
         return Settings(backoff=self.backoff, timeout=self.timeout, concurrency=self.concurrency)
 
     @property
     def edits(self) -> Mapping[str, Any]:
-        """What operators have set, by setting."""
+        """The settings that operators have set, by name."""
         return self.settings.only(self.edited)
 
 
 class LiveSettings(NamedTuple):
-    """What workers must know of queues: their timeouts, and how soon the first pause ends by itself."""
+    """The settings that workers need: the timeouts of queues, and how soon the first pause ends by itself."""
 
     timeouts: Mapping[str, Span]
     opens_in: Span | None
@@ -82,7 +82,7 @@ def pause(
     write = Query("pause_queue", {"name": name, "reason": reason, "by": by, "resume_at": end})
     until = None if end is None else stamp(end)
     done = act("pause_queue", f"queue {name}", by, reason=reason, resume_at=until)
-    # Workers must learn when it ends.
+    # If the pause has an end, workers must learn it.
     yield from ask_all(write, done, final=True, wake=frozenset() if end is None else CHANGED)
 
 
@@ -101,7 +101,10 @@ def resume(name: str, *, by: str | None = None) -> Op[Pause | None]:
 
 @operation("write")
 def end_pauses() -> Op[list[str]]:
-    """Tidy up pauses that are over. Claims no longer heed them, so this changes only what the rows show."""
+    """Remove pauses that are over from the rows.
+
+    Claims already ignore such pauses, so this is only for readers of the rows.
+    """
     rows = yield from ask_last("end_pauses")
     names = [name for (name,) in rows]
     yield from announce(queue_topics(names))
@@ -110,7 +113,7 @@ def end_pauses() -> Op[list[str]]:
 
 @operation("write")
 def set_queue(name: str, changes: Mapping[str, Any], *, by: str | None = None) -> Op[None]:
-    """Change these settings; None removes one. What the code declares does not override them any more."""
+    """Change these settings; None removes a setting. From now on they override the code's declarations."""
     (before,) = yield from _lock([name])
     after = msgspec.structs.replace(before.settings, **changes)
     removed = [setting for setting in changes if changes[setting] is None]
@@ -128,7 +131,10 @@ def set_queue(name: str, changes: Mapping[str, Any], *, by: str | None = None) -
 
 @operation("write")
 def reset_queue(name: str, *, by: str | None = None) -> Op[Queue | None]:
-    """Return to what the code declares, or to nothing. Return the queue as it was; None if nothing was edited."""
+    """Go back to the settings that the code declares, if any.
+
+    Return the queue as it was; None if no setting was edited.
+    """
     rows = yield from ask("lock_settings", names=rows_of([name]))
     before = read_queue(rows[0]) if rows else None
     if before is None or not before.edited:
@@ -142,7 +148,11 @@ def reset_queue(name: str, *, by: str | None = None) -> Op[Queue | None]:
 
 @operation("write")
 def sync_queues(declared: Mapping[str, Settings], *, exact: bool = False) -> Op[None]:
-    """Write what the code declares. What an operator has set stays in effect. ``exact``: no other queue is declared."""
+    """Write the settings that the code declares.
+
+    Settings of operators stay in effect. ``exact``: queues that the code does not declare lose their stored
+    declarations.
+    """
     others: list[str] = []
     if exact:
         stored = [read_queue(row) for row in (yield from ask("list_queues"))]
@@ -188,7 +198,10 @@ def list_live_settings() -> Op[LiveSettings]:
 
 
 def read_queue(row: Row, now: Instant | None = None) -> Queue:
-    """A row of ``list_queues``. With ``now``, a pause that is over is left out: the row may not be tidied up yet."""
+    """A row of ``list_queues``.
+
+    With ``now``, a pause that is over is left out, because ``end_pauses`` may not have removed it yet.
+    """
     stored = Queue(*row)
     policy: Any = stored.backoff
     declared: Any = stored.declared
@@ -205,7 +218,7 @@ def read_queue(row: Row, now: Instant | None = None) -> Queue:
 
 
 def _lock(names: Sequence[str]) -> Op[list[Queue]]:
-    """The rows of these queues, made if necessary and locked in the order of their names."""
+    """The rows of these queues, inserted if necessary, and locked in the order of their names."""
     sorted_names = rows_of(sorted(names))
     _, rows = yield from ask_all(
         Query("ensure_queues", {"names": sorted_names}), Query("lock_settings", {"names": sorted_names})
@@ -234,12 +247,15 @@ def _write_all(writes: Sequence[Query]) -> Op[None]:
 
 
 def _limit_changes(before: Settings, after: Settings) -> list[Query]:
-    """What precedes a write that changes the concurrency of a queue."""
+    """The statement that gives the limits a new version, if the concurrency of a queue changes.
+
+    It runs before the write.
+    """
     return [Query("change_limits", {})] if before.concurrency != after.concurrency else []
 
 
 def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
-    """For people: without what is not set, and a timeout in seconds."""
+    """The settings that are set, for people, with a timeout in seconds."""
     return {
         name: value / SECOND if name == "timeout" else value
         for name, value in values.items()

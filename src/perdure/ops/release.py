@@ -1,6 +1,6 @@
 """Decide about the steps that wait for ended steps, and settle their workflows, in the transaction that ends the steps.
 
-A waiting step is released if it can run now, and doomed if it can never run: then it is canceled.
+A waiting step is released if it can run now. It is doomed if it can never run, and a doomed step is canceled.
 
 Lock order: workflows by id, then jobs by id. Every operation that ends a step holds the lock of its workflow.
 """
@@ -66,7 +66,7 @@ class Released(NamedTuple):
 
 
 def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Released]:
-    """Perform writes that end steps, release or doom the steps that wait for those, and update the tallies."""
+    """Perform writes that end steps, then release or doom the steps that wait for them, and update the tallies."""
     for end, number in Counter(ends.values()).items():
         tallies.move(end.workflow, end.before, end.state, number)
     ended = rows_of({id: end.state == "succeeded" for id, end in sorted(ends.items())})
@@ -91,7 +91,7 @@ def release(tallies: Tallies, ends: Mapping[str, End], *writes: Query) -> Op[Rel
 
 
 def _doom(tallies: Tallies, doomed: Mapping[str, Sequence[str]]) -> Op[set[str]]:
-    """Cancel doomed steps, and decide about all steps that follow; return the queues of steps that can run now.
+    """Cancel doomed steps, and decide about all steps after them; return the queues of steps that can run now.
 
     Each graph is read once, and all changes are written at once.
     """

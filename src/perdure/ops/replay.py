@@ -1,4 +1,4 @@
-"""Replay: make a new job from one that succeeded."""
+"""Replay: make a new job from a job that succeeded."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def find_task_of(id: str) -> Op[str | None]:
 
 @operation("read")
 def find_replay_of(id: str, *, request_key: str) -> Op[tuple[str, Enqueued] | tuple[None, None]]:
-    """Find the replay of a job that was deleted since; return the replay's task, and the answer for the caller.
+    """Find the replay of a job that has been deleted; return the replay's task, and the answer for the caller.
 
-    A key belongs to a task and a tenant. Those of the deleted job are gone, so all jobs with the key are searched.
+    A key belongs to a task and a tenant. The task and tenant of the deleted job are unknown, so all jobs with the key
+    are searched.
     """
     edge: str | None = LAST
     while edge is not None:
@@ -55,8 +56,8 @@ def replay(
 ) -> Op[Enqueued | None]:
     """Enqueue a copy of a job that succeeded; return None if there is no such job.
 
-    The request key is the new job's idempotency key. It is looked up first, so a retry succeeds even if the task was
-    disabled meanwhile.
+    The request key is the new job's idempotency key. The key is looked up first, so a retry succeeds even if the task
+    was disabled meanwhile.
     """
     locked, found = yield from ask_all(Query("lock_job", {"id": id}), Query("find_source", {"id": id}))
     if not found:

@@ -33,7 +33,11 @@ class JobReport(NamedTuple):
 
 @operation("write", priority="urgent", retries=1)
 def report(reports: Sequence[JobReport]) -> Op[list[ReportAnswer]]:
-    """Store reports. A value that a report omits stays as it is. After this merge, done must not exceed total."""
+    """Store reports.
+
+    A value that a report omits keeps its stored value. Together, the values must be consistent: done must not exceed
+    total.
+    """
     leases = sorted({one.lease for one in reports})
     (rows,) = yield from ask_all(Query("lock_running", {"leases": rows_of(leases)}))
     jobs = {job.lease: job for job in map(read_running, rows)}
@@ -57,7 +61,7 @@ def _write(
         writes += write_reports([report_row(job, report, pair)], stage_events(job, report))
         if logs:
             writes.append(Query("record_logs", {"logs": rows_of([log_row(job, line) for line in logs])}))
-        # Later reports of this batch are merged with this one.
+        # Later reports of this batch are merged with this report.
         jobs[lease] = msgspec.structs.replace(
             job, progress_done=pair[0], progress_total=pair[1], stage=report.stage or job.stage
         )

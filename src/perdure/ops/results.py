@@ -10,7 +10,7 @@ from perdure.ops.batch import CHUNK, rows_of
 from perdure.ops.op import Op, Param, Query, Rows, ask_all, ask_last, operation
 
 PAGE_BYTES = 1 << 20
-"""The most bytes of results per statement, unless a single result is larger. A payload may be as large."""
+"""The most bytes of results per statement, unless a single result is larger. A payload has the same limit."""
 
 FIRST = "00000000-0000-0000-0000-000000000000"
 
@@ -31,7 +31,7 @@ class ParentResult(NamedTuple):
 
     @property
     def dropped(self) -> bool:
-        """Whether it had a result that could not be stored. This differs from having none."""
+        """Whether the parent had a result that could not be stored. This is False for a parent that had no result."""
         return self.size is None and self.reason is not None and self.reason.startswith("result.")
 
     @property
@@ -40,7 +40,7 @@ class ParentResult(NamedTuple):
 
     @property
     def unread(self) -> bool:
-        """Whether it has a result that was not read yet."""
+        """Whether the parent has a result that was not read yet."""
         return self.size is not None and self.result is None and self.state == "succeeded"
 
 
@@ -50,8 +50,8 @@ def read_parents(
 ) -> Op[dict[str, list[ParentResult]]]:
     """The next ``CHUNK`` parents of each step, in the order of creation; fewer at the end.
 
-    ``after``: the id of the last parent read before. Results are included as long as those of one step take at most
-    ``most_bytes`` together.
+    ``after``: the id of the last parent read before. Results are included as long as the results for one step take at
+    most ``most_bytes`` together.
     """
     rows = yield from ask_last(
         "read_parents", children=rows_of(steps), after=after, n=CHUNK, bytes=most_bytes
@@ -72,7 +72,7 @@ def read_results(ids: Sequence[str]) -> Op[dict[str, str | None]]:
 def find_ancestors(step: str, workflow: str, keys: Sequence[str]) -> Op[dict[str, ParentResult]]:
     """The ancestors of a step that have these keys, by key.
 
-    Most of them are parents, which are found without walking up the graph. One walk finds all others.
+    Most of these ancestors are parents, which are found without a search up the graph. One search finds all others.
     """
 
     def asked(keys: Sequence[str]) -> Mapping[str, Param]:
@@ -112,5 +112,5 @@ def bytes_of(parents: Iterable[ParentResult]) -> int:
 
 
 def bytes_left(parents: Iterable[ParentResult]) -> int:
-    """How much of ``PAGE_BYTES`` these results leave for those of the next parents."""
+    """How many of the ``PAGE_BYTES`` are left for the results of the next parents."""
     return max(0, PAGE_BYTES - bytes_of(parent for parent in parents if parent.result is not None))

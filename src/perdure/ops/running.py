@@ -59,7 +59,7 @@ def read_running(row: Row) -> Running:
 
 
 def read_policy(text: str | None) -> Backoff:
-    """Read a back-off policy. A damaged one is replaced by the default, so that outcomes can still be recorded."""
+    """Read a back-off policy. A damaged policy is replaced by the default, so that outcomes can still be recorded."""
     try:
         return load_backoff(text)
     except (*UNREADABLE, InvalidOption):

@@ -1,4 +1,4 @@
-"""Set aside jobs that are due much later, so that claims do not meet them.
+"""Set aside jobs that are due much later: take them out of the index that claims read.
 
 A claim looks at each queue and priority that has ready jobs, due or not. 20,000 queues that had only scheduled jobs
 made a claim a hundred times as slow. So such jobs leave the claim's index until shortly before they are due. If only a
@@ -20,8 +20,10 @@ ASIDE: Span = 60 * SECOND
 """A job that is due later than this may be set aside."""
 
 BACK: Span = 30 * SECOND
-"""How long before it is due a job is brought back. This is ample: if the elected worker dies, another one takes over
-within 5 s."""
+"""A job is brought back this long before it is due.
+
+This is long enough: if the elected worker dies, another worker takes over within 5 s.
+"""
 
 FEW = 50
 """Up to this many queues and priorities without due jobs are left alone: each costs a claim about 10 µs."""
@@ -40,7 +42,7 @@ class SetAside(NamedTuple):
 
 @operation("write", retries=1)
 def set_aside(*, after: str = "", n: int = 5000, few: int = FEW) -> Op[SetAside]:
-    """Set aside up to n jobs of the next queues after ``after``: those of priorities in which nothing is due soon."""
+    """Set aside up to n jobs of the next queues after ``after``: the jobs of priorities in which no job is due soon."""
     queues = [queue for (queue,) in (yield from ask("list_ready_queues", after=after, n=QUEUES))]
     if not queues:
         return SetAside(0, None)
@@ -50,13 +52,13 @@ def set_aside(*, after: str = "", n: int = 5000, few: int = FEW) -> Op[SetAside]
 
 @operation("read")
 def list_ready_queues(*, after: str = "") -> Op[list[str]]:
-    """The next queues behind ``after`` that ``set_aside`` looks at."""
+    """The next queues after ``after`` that ``set_aside`` looks at."""
     return [queue for (queue,) in (yield from ask_last("list_ready_queues", after=after, n=QUEUES))]
 
 
 @operation("write", retries=0)
 def set_aside_in(queues: Sequence[str], *, n: int = 5000) -> Op[Rows]:
-    """Set aside up to n jobs of these queues, however few they are; return a row for each job."""
+    """Set aside up to n jobs of these queues, without the exception for ``FEW`` queues. Return a row for each job."""
     return (yield from ask_last("set_aside", queues=rows_of(queues), ahead=ASIDE, few=0, n=n))
 
 
@@ -74,7 +76,7 @@ def find_due_soon(*, behind: Due = FIRST, n: int = 1000) -> Op[list[Due]]:
 
 @operation("write", retries=0)
 def bring_back(ids: Sequence[str]) -> Op[list[str]]:
-    """Bring these jobs back; return their queues. Queues in which some are due already are announced."""
+    """Bring these jobs back; return their queues. A queue in which such a job is already due is announced."""
     rows = yield from ask_last("bring_back", ids=rows_of(ids))
     yield from announce(queue_topics(queue for queue, is_due in rows if is_due))
     return sorted(queue for queue, _ in rows)

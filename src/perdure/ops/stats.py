@@ -24,7 +24,7 @@ class QueueNumbers(NamedTuple):
 class Recent(NamedTuple):
     """Latency of jobs that ended recently. ``looked_at``: how many jobs were read.
 
-    ``whole``: whether these are all jobs that ended since then, and not only a part.
+    ``whole``: whether these are all jobs that ended after ``since``.
     """
 
     since: Instant

@@ -35,9 +35,10 @@ def retire_silent(
 ) -> Op[list[str]]:
     """Retire the workers whose lease has expired.
 
-    ``sweeper``: the worker that asks. It lives, whatever its lease says. ``steady_since``: when the clock last changed.
-    A worker is retired only once a whole lease has passed since then. ``wanted``: asked again at each run, because the
-    store may have waited for the database, as the workers did.
+    ``sweeper``: the worker that asks. It is not retired, even if its lease has expired. ``steady_since``: when the
+    clock last changed. A worker is retired only once a whole lease has passed since then. ``wanted``: called again
+    whenever the operation runs again, because the store may have waited for the database, and the workers may have
+    waited, too.
     """
     if not wanted():
         return []
@@ -47,7 +48,7 @@ def retire_silent(
 
 @operation("write", retries=1)
 def rescue(*, jitter: Jitter, after: str = FIRST, n: int = 500) -> Op[Rescued]:
-    """Free running jobs whose worker is not live, also jobs whose claim was committed after the worker was retired."""
+    """Free running jobs whose worker is not live. A claim may even have been committed after its worker was retired."""
     changes, last = yield from _rescue(jitter, after, n)
     return Rescued(changes, last)
 
@@ -67,7 +68,7 @@ def find_expired(*, n: int = 500) -> Op[list[str]]:
 
 @operation("write", retries=0)
 def expire_chosen(ids: Sequence[str]) -> Op[list[str]]:
-    """Cancel those of these jobs that have expired; return the ids of the canceled jobs."""
+    """Cancel the expired jobs among these ids; return the ids of the canceled jobs."""
     return [row[0] for row in (yield from ask_last("expire_chosen", ids=rows_of(ids)))]
 
 
@@ -81,14 +82,14 @@ def find_overdue(*, n: int = 100) -> Op[list[str]]:
 def sweep_steps(workflows: Sequence[str] | None = None, *, n: int = 100) -> Op[list[str]]:
     """Cancel expired steps and resolve gates whose timeout has passed; return their ids.
 
-    A step ends under its workflow's lock, so this works on whole workflows: the given ones, or the first n found.
+    A step ends under its workflow's lock, so this works on whole workflows: the given workflows, or the first n found.
     """
     found = (yield from _find_overdue(n)) if workflows is None else workflows
     if not found:
         return []
     (locked,) = yield from ask_all(Query("lock_workflows", {"ids": rows_of(found)}))
     tallies = Tallies(locked)
-    # This includes workflows whose row is gone: otherwise every sweep would find their steps again.
+    # This includes workflows whose row is gone. If their steps were left out, every sweep would find them again.
     answers = yield from ask_all(
         *(Query("expire_steps", {"workflow": id}) for id in found),
         *(Query("time_out_gates", {"workflow": id}) for id in found),
@@ -137,8 +138,8 @@ def _rescue(
     last = found[-1].id if len(found) == n else None
     unlocked = sorted({job.workflow for job in found if job.workflow and job.workflow not in tallies})
     there = (yield from _existing(unlocked)) if unlocked else set[str]()
-    # Left to the next sweep: a step whose workflow others have locked, and one that was orphaned between the two
-    # statements. A step whose workflow is gone is rescued now.
+    # Two kinds of steps are left to the next sweep: a step whose workflow another transaction has locked, and a step
+    # that was orphaned between the two statements. A step whose workflow is gone is rescued now.
     chosen = found if only is None else [job for job in found if job.id in only]
     jobs = [job for job in chosen if job.workflow not in there]
     changes = [_lose(job, jitter) for job in jobs]

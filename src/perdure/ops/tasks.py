@@ -44,7 +44,7 @@ def sync(tasks: Sequence[TaskDefinition], *, limits: Mapping[str, int] = {}, exa
 
 def _limit_changes(tasks: Sequence[TaskDefinition], declared: Mapping[str, int]) -> Op[list[Query]]:
     """The statements that write changed limits, to run before the tasks are written. Empty if no limit changes."""
-    # Under the lock no other program can change a limit between this look and the write.
+    # Under this lock, no other program can change a limit between this read and the write.
     names_matter = bool(declared) or any(task.limits for task in tasks)
     _, limited, *rest = yield from ask_all(
         Query("lock_limits", {}),

@@ -1,15 +1,15 @@
-"""Topics: what a commit can announce."""
+"""Topics: the events that a commit can announce."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 ANYTHING = "*"
-"""Something has changed, but it is unknown what."""
+"""Any change. Listeners must check everything."""
 ENDED = "ended"
 """Some job has ended."""
 TASKS = "tasks"
-"""An operator has set something for a task."""
+"""An operator has changed the config of a task."""
 QUEUES = "queues"
 """Settings of queues have changed."""
 
@@ -32,6 +32,6 @@ def queue_topics(queues: Iterable[str]) -> frozenset[str]:
 
 
 def all_of(wakes: Sequence[frozenset[str] | None]) -> frozenset[str] | None:
-    """The union of several sets of topics; None if one of them is unknown."""
+    """The union of several sets of topics; None if one of the sets is None."""
     known = [wake for wake in wakes if wake is not None]
     return frozenset[str]().union(*known) if len(known) == len(wakes) else None

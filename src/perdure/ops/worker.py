@@ -13,9 +13,9 @@ from perdure.ops.op import Op, Query, Rows, ask_all, ask_last, operation
 
 
 class Beat(NamedTuple):
-    """A worker as the database sees it. If it is not ``live``, it was retired and must register again.
+    """A worker as the database sees it. A worker that is not ``live`` was retired and must register again.
 
-    ``configs``: what operators have set for tasks, as JSON by task name.
+    ``configs``: the configs that operators have set for tasks, as JSON by task name.
     """
 
     live: bool
@@ -39,7 +39,7 @@ class WorkerRow(NamedTuple):
     def silence(self, now: Instant) -> Silence | None:
         """The silence of a worker that has died or does not renew its lease. None for any other worker.
 
-        A silence says since when, and when the worker's jobs are, or were, taken over.
+        A silence has the time since which the worker is silent, and the time when its jobs are, or were, taken over.
         """
         if self.retired_at is not None:
             # A worker that stopped in order was retired before its lease ended.
@@ -59,7 +59,7 @@ def register(
     queues: Sequence[str] | None = None,
     slots: int = 1,
 ) -> Op[Mapping[str, str]]:
-    """Register a worker; return the configs of tasks. Nobody takes its jobs away as long as it renews its lease.
+    """Register a worker; return the configs of tasks. Its jobs are not taken away as long as it renews its lease.
 
     ``tasks``, ``queues`` and ``slots`` are stored for operators to read.
     """
@@ -86,7 +86,10 @@ def register(
 
 @operation("write", priority="heartbeat")
 def heartbeat(worker: str) -> Op[Beat]:
-    """Renew a worker's lease, and read which jobs the database believes it runs. One row renews all of its jobs."""
+    """Renew a worker's lease, and read which jobs the database believes it runs.
+
+    The lease is one row, which covers all jobs of the worker.
+    """
     alive, rows, configs = yield from ask_all(
         Query("beat_worker", {"worker": worker}),
         Query("list_running", {"worker": worker}),

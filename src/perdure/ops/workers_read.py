@@ -28,13 +28,19 @@ def list_workers_now() -> Op[WorkersNow]:
 
 
 def live(rows: Rows, now: Instant) -> list[WorkerRow]:
-    """The workers whose lease has not expired. The others may not be retired yet."""
+    """The workers whose lease has not expired.
+
+    The rows may contain workers whose lease has expired, until a sweep retires them.
+    """
     workers = [WorkerRow(*row) for row in rows]
     return [worker for worker in workers if worker.expires_at > now]
 
 
 def servers(workers: Sequence[WorkerRow], running: Mapping[str, int] = NOBODY) -> list[Server]:
-    """Describe workers by what they serve. ``running``: how many jobs each runs, by worker id."""
+    """Describe workers by the tasks and queues that they serve.
+
+    ``running``: how many jobs each worker runs, by worker id.
+    """
     return [
         Server(
             frozenset(names_in(worker.tasks)),

@@ -100,10 +100,14 @@ class Graph(NamedTuple):
 def start(
     workflow: NewWorkflow, ordered: Sequence[Shape], steps: Mapping[str, NewStep], wake: frozenset[str]
 ) -> Op[Started]:
-    """Write a workflow and its steps, or find the existing one with its key. ``wake``: topics of its first steps."""
+    """Write a workflow and its steps, or find the existing workflow with its key.
+
+    ``wake``: topics of its first steps.
+    """
     writes, initial = insert_steps(ordered, steps, {})
     insert = insert_workflow(workflow, [begins.state for begins in initial.values()])
-    # Read the workflow in the same transaction. If this is a caller's transaction, no other one can see the row yet.
+    # Read the workflow in the same transaction. If this is a caller's transaction, no other transaction can see the row
+    # yet.
     look = Query("get_workflow", {"id": workflow.id})
     if not workflow.keyed:
         *_, rows = yield from ask_all(insert, *writes, look, final=True, wake=wake)
@@ -136,14 +140,14 @@ def list_workflows(
     before: str = LAST,
     n: int = 50,
 ) -> Op[list[WorkflowRow]]:
-    """A page of workflows, newest first. The last id of a page is ``before`` of the next one."""
+    """A page of workflows, newest first. The last id of a page is ``before`` of the next page."""
     rows = yield from ask_last("list_workflows", name=name, status=status, tenant=tenant, before=before, n=n)
     return [WorkflowRow(*row) for row in rows]
 
 
 @operation("read")
 def list_spoilers(id: str, *, n: int) -> Op[list[Spoiler]]:
-    """The steps that made a workflow fail, without those that were only canceled as a consequence."""
+    """The steps that made a workflow fail. Steps that were only canceled as a consequence are left out."""
     rows = yield from ask_last("list_spoilers", workflow=id, n=n)
     return [Spoiler(*row) for row in rows]
 
@@ -202,9 +206,11 @@ def insert_workflow(workflow: NewWorkflow, states: Sequence[State]) -> Query:
 
 
 def _find(workflow: NewWorkflow) -> Op[str | None]:
-    """The id of the existing workflow: the new one itself, if a commit succeeded and its reply was lost.
+    """The id of the existing workflow.
 
-    Otherwise it is the workflow with the same idempotency key, or the active one with the same unique key.
+    If an earlier commit succeeded and its reply was lost, it is the new workflow itself.
+
+    Otherwise it is the workflow with the same idempotency key, or the active workflow with the same unique key.
     """
     scope = {"name": workflow.name, "tenant": workflow.tenant or ""}
     mine, keyed, active = yield from ask_all(

@@ -93,7 +93,8 @@ def requeue_workflow(
 ) -> Op[Requeuing]:
     """Start a new run of the chosen steps of a workflow that failed or was canceled.
 
-    ``stand_in``: a new id, see ``_taken``. ``run``: the run that the caller saw; any other is refused.
+    ``stand_in``: a new id, see ``_taken``. ``run``: the number of the run that the caller saw. If the workflow has
+    another run now, the call is refused.
     """
     tallies = yield from _lock(workflow)
     tally = tallies[workflow]
@@ -138,7 +139,7 @@ def _lock(workflow: str) -> Op[Tallies]:
 
 
 def _cancel_all(tally: Tally, *, running: int) -> None:
-    """Update the counts: every step that has not ended is canceled, except the running ones."""
+    """Update the counts: every step that has not ended is canceled, except the running steps."""
     tally.spoiled += tally.waiting + tally.open + tally.active - running
     tally.waiting, tally.open, tally.active = 0, 0, running
     tally.canceling = True
@@ -164,10 +165,10 @@ def _compare(
 
 
 def _taken(row: WorkflowRow, stand_in: str) -> Op[bool]:
-    """Whether another active workflow has the unique key of this one.
+    """Whether another active workflow has the unique key of this workflow.
 
-    To find out, insert a row with the key and the id ``stand_in``, as a start does, and delete it at once. So
-    concurrent calls wait for each other.
+    To find out, insert a row with the key and the id ``stand_in``, as a start does, and delete it at once. The insert
+    makes concurrent calls wait for each other.
     """
     if row.unique_key is None:
         return False

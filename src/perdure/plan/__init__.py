@@ -1,1 +1,1 @@
-"""Plans, which perform operations for blocking and for async callers."""
+"""Plans: generators that perform operations for blocking and for async callers."""

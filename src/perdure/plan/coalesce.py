@@ -18,7 +18,10 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 UNDER_WAY: Final = 2
-"""How many groups of calls may be at the database at once. While one is synced to disk, the next is written."""
+"""How many groups of calls may be at the database at once.
+
+While a group is synced to disk, the next group is written.
+"""
 
 
 class Coalescer(Generic[A, T]):
@@ -100,7 +103,7 @@ class LoopQueue(Generic[A, T]):
     async def _run_groups(self) -> None:
         """Send groups until no call is queued.
 
-        Each group is sent before the callers of the previous one resume, so that the database is not idle.
+        Each group is sent before the callers of the previous group resume, so that the database is not idle.
         """
         calls: Sequence[QueuedCall[A, T]] = ()
         try:
@@ -115,7 +118,10 @@ class LoopQueue(Generic[A, T]):
         return _wanted(calls)
 
     async def _perform_together(self, calls: Sequence[QueuedCall[A, T]]) -> None:
-        """Perform these calls in one transaction. If it fails, try each half, until a call at fault fails alone."""
+        """Perform these calls in one transaction.
+
+        If it fails, try each half, until a call that is wrong fails alone.
+        """
         try:
             answers = await self.store.aperform(self._operation, [call.asked for call in calls])
         except Exception as error:

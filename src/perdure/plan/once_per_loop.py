@@ -1,4 +1,4 @@
-"""Single flight: one task of an event loop does work that several tasks need, and the others wait for it."""
+"""Single flight: one task of an event loop does work that several tasks need, and the other tasks wait for it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ Done = Callable[[Unavailable | None], None]
 """The function that the first caller gets and must always call, even after a failure or a cancellation.
 
 The argument is None, or the error if the database was away. With None, the waiting callers continue: if the work is
-still not done, the next of them tries. With an error, the callers that waited for more than half of the failed try get
-that error, and only the others retry. Otherwise the callers would wait for the database one after the other.
+still not done, the next caller tries. With an error, a caller that waited for more than half of the failed try gets
+that error, and only callers that came later retry. If all callers retried, they would wait for the database one after
+the other.
 """
 
 
 class OncePerLoop:
-    """Lets one task of each event loop work at a time. The others wait, and continue in the order of their arrival."""
+    """Lets one task of each event loop work at a time. Other tasks wait, and continue in the order of their arrival."""
 
     def __init__(self) -> None:
         self._waiting: WeakKeyDictionary[AbstractEventLoop, list[tuple[float, Future[None]]]] = (
@@ -33,7 +34,10 @@ class OncePerLoop:
         )
 
     async def enter(self) -> Done | None:
-        """Return to the first caller a function to call when done. The other callers wait until then and get None."""
+        """Return a function to the first caller, which calls it when done.
+
+        The other callers wait until then and get None.
+        """
         # Imported here: blocking programs never need asyncio.
         from asyncio import get_running_loop
 

@@ -86,7 +86,7 @@ class WaitFor(NamedTuple):
 
 
 class RunOnce(NamedTuple):
-    """Do something once for all tasks of the event loop, or wait for the task that does it."""
+    """Become the task of the event loop that does the work, or wait for the task that does it."""
 
     once: OncePerLoop
 
@@ -138,8 +138,8 @@ def run_once(once: OncePerLoop) -> Plan[Done | None]:
 def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
     """Run a plan in this thread. ``method``: the method that was called. An error may name its async version."""
     try:
-        # Only Exceptions are raised in the plan: it may be inside a user's middleware, which must not be able to
-        # swallow a cancellation.
+        # Raise only an Exception inside the plan, not a cancellation: the plan may be inside a user's middleware, which
+        # could swallow it.
         return drive(plan, partial(_wait, store), throw=Exception)
     except UnsupportedConnection as error:
         raise _with_method(error, "async", method and f"a{method}") from None
@@ -276,7 +276,8 @@ def show(method: Callable[..., object], owner: type, name: str) -> None:
 
 def in_event_loop() -> bool:
     """Whether an event loop runs in this thread."""
-    # If another thread is importing asyncio right now, the function may not exist yet. Then no loop runs here.
+    # If another thread is importing asyncio right now, the function may not exist yet. In that case no loop runs in
+    # this thread.
     running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
     return running_loop is not None and running_loop() is not None
 

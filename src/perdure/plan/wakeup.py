@@ -19,8 +19,8 @@ class Wakeup:
         self._wake: Callable[[], object] | None = None
 
     def set(self) -> None:
-        # Set the flag, then look for a waiter. The waiter makes itself known, then looks at the flag. So either the
-        # waiter sees the flag, or we see the waiter.
+        # Set the flag, then look for a waiter. The waiter makes itself known, then looks at the flag. In this order,
+        # either the waiter sees the flag, or we see the waiter.
         self._is_set = True
         if (wake := self._wake) is not None:
             # A closed loop raises RuntimeError, and nobody waits in it any more.
@@ -28,7 +28,7 @@ class Wakeup:
                 wake()
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is set, for at most this many seconds."""
+        """Wait until the flag is set, for at most this many seconds."""
         gate = threading.Event()
         self._wake = gate.set
         if not self._is_set:

@@ -1,1 +1,1 @@
-"""What a caller asks for: options, filters, jobs, steps, times and signals."""
+"""Requests of callers: options, filters, jobs, steps, times and signals."""

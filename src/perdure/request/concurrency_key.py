@@ -1,4 +1,4 @@
-"""The concurrency key of a job: which of a task's jobs count against the same limit."""
+"""The concurrency key of a job. Jobs of a task with the same key count against the same limit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _check(template: str, task: str, signature: Signature) -> None:
 
 
 def _stored(key: str) -> str:
-    """A long key is replaced by its hash, so that it fits into an index."""
+    """The key to store. A long key is replaced by its hash, so that it fits into an index."""
     if len(key.encode(errors="surrogatepass")) > KEY_BYTES:
         return "sha256:" + hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
     return text("concurrency_key", key, KEY_BYTES) if key else NO_KEY

@@ -18,11 +18,11 @@ RUN_AS_A_JOB = "enqueue the task, in a test inside app.testing()."
 
 
 class Context:
-    """What a handler gets through a parameter with the default ``CONTEXT``.
+    """The object that a handler gets through a parameter with the default ``CONTEXT``.
 
-    A plain call of a task gets a context without a job. What the function reports or saves is discarded: there is no
-    row and no next attempt. ``enqueue``, ``append`` and ``transaction`` raise, because a caller would rely on their
-    effects. Invalid values are refused as in a job.
+    A direct call of a task as a function gets a context without a job. Its reports and checkpoints are discarded: there
+    is no row and no next attempt. ``enqueue``, ``append`` and ``transaction`` raise, because a caller would rely on
+    their effects. Invalid values are refused as in a job.
     """
 
     __slots__ = ("_config", "attempt", "cancel_requested", "job_id", "run", "tenant", "worker")
@@ -47,12 +47,12 @@ class Context:
 
     @staticmethod
     def current() -> Context:
-        """The context of the job that runs here; outside a job, a context without one."""
+        """The context of the job that runs here; outside a job, a context without a job."""
         return current_context.get(None) or Context()
 
     @property
     def checkpoint(self) -> Any:
-        """The checkpoint that an earlier attempt saved; None if there is none."""
+        """The checkpoint that an earlier attempt saved; None if no checkpoint was saved."""
         return None
 
     @property
@@ -100,7 +100,7 @@ class Context:
         raise InvalidOption(f"A plain call is not a step and has no earlier steps: {RUN_AS_A_JOB}")
 
     async def aresult_of(self, key: str) -> Any:
-        """The same for async code."""
+        """``result_of`` for async code."""
         return self.result_of(key)
 
     def append(self, steps: Any, *, at_once: bool = False) -> list[str]:
@@ -108,7 +108,7 @@ class Context:
         raise InvalidOption(f"A plain call is not a step of a workflow: {RUN_AS_A_JOB}")
 
     async def aappend(self, steps: Any, *, at_once: bool = False) -> list[str]:
-        """The same for async code."""
+        """``append`` for async code."""
         return self.append(steps, at_once=at_once)
 
     def check(self) -> None:
@@ -135,7 +135,7 @@ class Context:
         encode_plain({"checkpoint": checkpoint})
 
     async def asave(self, checkpoint: object) -> None:
-        """The same for async code."""
+        """``save`` for async code."""
         self.save(checkpoint)
 
     def enqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
@@ -143,17 +143,17 @@ class Context:
         raise InvalidOption(f"A plain call cannot enqueue jobs with its success: {RUN_AS_A_JOB}")
 
     async def aenqueue(self, *requests: Any, at_once: bool = False) -> list[str]:
-        """The same for async code."""
+        """``enqueue`` for async code."""
         return self.enqueue(*requests, at_once=at_once)
 
     def succeed(self, result: object = None, *, conn: object) -> None:
-        """Record the job's success in your own transaction, as its last statements. Then commit it."""
+        """Record the job's success in your own transaction, with its last statements. Then commit the transaction."""
 
     async def asucceed(self, result: object = None, *, conn: object) -> None:
-        """The same for async code."""
+        """``succeed`` for async code."""
 
     def transaction(self) -> Any:
-        """For ``with`` or ``async with``: a connection, in a transaction that also records the job's success."""
+        """A block for ``with`` or ``async with``: a connection in a transaction that also records the job's success."""
         raise InvalidOption(f"A plain call cannot end a transaction with its success: {RUN_AS_A_JOB}")
 
 

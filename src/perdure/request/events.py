@@ -13,10 +13,10 @@ EventName: TypeAlias = Literal["started", AttemptEvent, "lease_lost", "rescued"]
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened to one job.
+    """An event of one job.
 
-    ``retried``: the attempt failed and there will be another one. ``failed``: the attempt failed and was the last. A
-    rescue sends ``rescued``, and then ``failed`` or ``canceled`` if it ended the job. A job that expires sends
+    ``retried``: the attempt failed and there will be another attempt. ``failed``: the attempt failed and was the last.
+    A rescue sends ``rescued``, and then ``failed`` or ``canceled`` if it ended the job. A job that expires sends
     ``canceled``.
     """
 
@@ -32,8 +32,8 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     message: str | None = None
     seconds: float | None = None
-    """How long the handler ran, if it did."""
+    """How long the handler ran, if it was started."""
 
 
 Listener: TypeAlias = Callable[[JobEvent], object]
-"""A plain or an async function."""
+"""A function, synchronous or async."""

@@ -53,7 +53,7 @@ def id_range(prefix: str) -> tuple[str, str] | None:
 
 
 def _take(n: int) -> int:
-    """Reserve n consecutive numbers, greater than all earlier ones; return the first."""
+    """Reserve n consecutive numbers, greater than all earlier numbers; return the first."""
     global _last
     fresh = (time.time_ns() // 1_000_000) << _TAIL
     first = _last + 1 + getrandbits(24)
@@ -71,7 +71,7 @@ def _spell(value: int) -> str:
 
 
 def _after_fork() -> None:
-    """Reset the state in a forked child: otherwise it would make the same ids as its parent."""
+    """Reset the state in a forked child. Otherwise the child would make the same ids as its parent."""
     global _last, _lock
     _last, _lock = 0, threading.Lock()
 

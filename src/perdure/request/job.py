@@ -23,17 +23,17 @@ NOTHING_ASKED = Options()
 
 
 class Template(msgspec.Struct, frozen=True, eq=False):
-    """What all requests of one task with the same options share."""
+    """The values that all requests of one task with the same options share."""
 
     task: str
     options: Options
     decode: Callable[[str], object]
     queue: str | None
-    """The queue of the jobs; None if only the database knows it."""
+    """The queue of the jobs; None if only the database knows the queue."""
     canonical: Callable[[str], str] = str
     """Converts a payload to canonical form."""
     refers: bool = False
-    """Whether arguments refer to results of steps. Only a step can have such arguments."""
+    """Whether arguments refer to results of other steps. Only a step can have such arguments."""
     concurrency_key: ConcurrencyKey | None = None
     """Computes the concurrency key of each job."""
 
@@ -65,12 +65,12 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False)
     """The arguments in canonical form, if there is an idempotency key or a reference to a step's result."""
 
     def __repr__(self) -> str:
-        """Leave out the arguments: a request ends up in logs."""
+        """Leave out the arguments: a request may be logged."""
         return f"<JobRequest {self.template.task}>"
 
     @property
     def options(self) -> Options:
-        """The options of this job: those of its template, and the concurrency key that its arguments give."""
+        """The options of this job: the options of its template, and the concurrency key computed from its arguments."""
         template = self.template
         options = template.options
         if template.concurrency_key is None or options.concurrency_key is not None:
@@ -111,7 +111,7 @@ def checked_requests(method: str, requests: Iterable[JobRequest[R]]) -> list[Job
 
 @contextmanager
 def inside(chain: Sequence[Middleware], requests: Sequence[JobRequest[R]]) -> Iterator[list[JobRequest[R]]]:
-    """Enter the middleware, once per template, and yield the requests with its changes."""
+    """Enter the middleware, once per template, and yield the requests with the middleware's changes."""
     if not chain:
         yield [*requests]
         return

@@ -10,18 +10,20 @@ from perdure.request.context import Context
 
 
 class Middleware:
-    """The base class of middleware. Override what you need, and pass objects to ``app.use``. The first is outermost.
+    """The base class of middleware.
 
-    Both methods return plain context managers, for async code as well. The context manager of ``run`` is entered where
-    the handler runs: in its asyncio task, its thread or its process. So the handler sees the context variables that
-    ``run`` sets.
+    Override its methods, and pass objects to ``app.use``. The first object is outermost.
+
+    Both methods return synchronous context managers, for async code as well. The context manager of ``run`` is entered
+    where the handler runs: in its asyncio task, its thread or its process. The handler therefore sees the context
+    variables that ``run`` sets.
     """
 
     def enqueue(self, task: str, meta: dict[str, Any]) -> AbstractContextManager[None]:
         """Wrap an enqueue. ``meta`` is stored with the job and may be changed before the block begins.
 
-        An error raised after the block does not undo what was written. Jobs that ``ctx.enqueue`` would write with the
-        attempt's success are dropped.
+        An error raised after the block does not undo an enqueue that was committed. But it drops jobs that
+        ``ctx.enqueue`` would have written with the attempt's success.
         """
         return nullcontext()
 

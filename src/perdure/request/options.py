@@ -19,7 +19,7 @@ NAME_BYTES = 255
 """The most bytes in the name of a task, queue or tenant. Names and a key together must fit into an index entry."""
 KEY_BYTES = 512
 CONFIG_BYTES = 65_536
-"""The limit of a task's config: every worker reads it with each heartbeat."""
+"""The most bytes of a task's config. Every worker reads the config with each heartbeat."""
 SMALLINT = 32_767
 INTEGER = 2_147_483_647
 
@@ -129,7 +129,10 @@ def text(name: str, value: object, most: int = NAME_BYTES) -> str:
 
 
 class Named:
-    """The base class of what ``@app.task`` returns, which can be passed instead of the task's name."""
+    """The base class of the objects that ``@app.task`` returns.
+
+    Such an object can be passed instead of the task's name.
+    """
 
     name: str
 

@@ -69,8 +69,8 @@ OutcomeSignal: TypeAlias = Retry | Snooze | Throttle | Fatal | Cancel | Continue
 
 
 class Stopped(BaseException):
-    """The handler was asked to stop, and stops. What the outcome is depends on why it was asked.
+    """The handler was asked to stop, and stops. The outcome depends on why it was asked.
 
-    ``ctx.check()`` raises this. In a child process it can interrupt a handler that is not async at any point. Like
+    ``ctx.check()`` raises this. In a child process it can be raised at any point of a synchronous handler. Like
     ``asyncio.CancelledError`` it is not an ``Exception``: handlers often catch every ``Exception`` and continue.
     """

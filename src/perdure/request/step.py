@@ -54,7 +54,7 @@ class Step(Generic[R_co]):
 
     @property
     def result(self) -> R_co:
-        """The step's future result, to pass to a later step as an argument or a part of one."""
+        """The step's future result, to pass to a later step as an argument or a part of an argument."""
         return cast(R_co, Reference(self.key))
 
     @property
@@ -91,7 +91,10 @@ class Step(Generic[R_co]):
 
 
 class Gate(Step[Any]):
-    """A step that no worker runs. Once open, it waits until somebody resolves it or its timeout has passed."""
+    """A step that no worker runs.
+
+    Once the gate is open, it waits until somebody resolves it or its timeout has passed.
+    """
 
     def __init__(
         self,

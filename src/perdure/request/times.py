@@ -10,7 +10,7 @@ from perdure.model.job import SECOND, Instant, Span
 from perdure.model.time_text import bounded
 
 LONGEST: Span = 36_525 * 86_400 * SECOND
-"""A hundred years."""
+"""The longest duration: a hundred years."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -3,7 +3,7 @@
 Code that serves blocking and async callers is written once, as a generator. Only this module runs such generators,
 with one exception: ``postgres/loop_operation.py`` advances a generator by one step for each event of a socket.
 
-If ``answer`` raises an error, it is raised inside the generator, at its ``yield``.
+If ``answer`` raises an error, the error is raised inside the generator, at its ``yield``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def drive_within(
     generator: Generator[Asked, Answer, T],
     answer: Callable[[Asked], Generator[LowerAsked, LowerAnswer, Answer]],
 ) -> Generator[LowerAsked, LowerAnswer, T]:
-    """Run a generator inside another one, for example an operation inside a transaction.
+    """Run a generator inside another generator, for example an operation inside a transaction.
 
     ``answer`` is a generator too. Its yields go to the driver of the outer generator.
     """

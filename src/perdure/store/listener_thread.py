@@ -1,6 +1,7 @@
 """The listener thread: receives notifications of other processes' commits while this process has listeners.
 
-Notifications only make things faster. Every listener also polls, so this thread may miss anything and never raises.
+Notifications only make things faster. Every listener also polls, so this thread may miss notifications, and it never
+raises an error.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LINGER_SECONDS = 10.0
 
 # The longest single wait. After each wait the thread checks whether it still has listeners.
 _LONGEST_WAIT: Final = 15.0
-# A shorter wait is a plain sleep: poll() counts in milliseconds, and such a wait need not be interruptible.
+# A shorter wait uses sleep(): poll() counts in milliseconds, and such a short wait need not be interruptible.
 _SHORTEST_WAIT: Final = 0.002
 # How long ``stop`` waits for the thread. A thread that is connecting may take longer, and then ends by itself.
 _STOP_SECONDS: Final = 0.2
@@ -51,7 +52,7 @@ class ListenerThread(ABC):
 
     @property
     def hears(self) -> bool:
-        """Whether the commits of other processes are noticed now, as far as is known."""
+        """Whether the thread notices the commits of other processes now, as far as is known."""
         return self._waiter is not None
 
     def add(self, listener: Listener) -> Callable[[], None]:
@@ -84,7 +85,8 @@ class ListenerThread(ABC):
 
     def forget(self) -> None:
         """Drop all state, for example in a forked child, where the thread and its listeners do not exist."""
-        # Reentrant, because the garbage collector may interrupt a thread that holds the lock, to remove a listener.
+        # The lock is reentrant, because the garbage collector may interrupt a thread that holds it, to remove a
+        # listener.
         self._lock = threading.RLock()
         self._listeners = Listeners()
         self._present: set[object] = set()
@@ -124,7 +126,7 @@ class ListenerThread(ABC):
 
 
 class Waiter:
-    """How a listener thread waits: for a readable file, for some time, and always also for a request to end."""
+    """Waits for a listener thread: until a file is readable, some time has passed, or the thread is asked to end."""
 
     def __init__(self, is_unused: Callable[[], bool]) -> None:
         self._is_unused = is_unused
@@ -134,7 +136,9 @@ class Waiter:
         self._selectors: dict[tuple[int, ...], selectors.BaseSelector] = {}
 
     def wait(self, seconds: float, *files: int) -> bool:
-        """Wait until one of the files is readable; return False if none is after ``seconds``, at most 15.
+        """Wait until one of the files is readable.
+
+        Return False if no file becomes readable within ``seconds``, or within 15 seconds if that is less.
 
         Raises Ended if the thread should end.
         """

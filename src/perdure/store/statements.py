@@ -1,15 +1,15 @@
 """Named SQL statements, one text per dialect.
 
-``shared.sql`` holds the statements that are the same for both databases. ``sqlite.sql`` and ``postgres.sql`` hold
-those that must differ. All are written in PostgreSQL's SQL, for a schema named ``perdure``. This module rewrites these
-notations:
+``shared.sql`` holds the statements that are the same for both databases. ``sqlite.sql`` and ``postgres.sql`` hold the
+statements that must differ. All are written in PostgreSQL's SQL, for a schema named ``perdure``. This module rewrites
+these notations:
 
     perdure.job       a table. SQLite: perdure_job. PostgreSQL: the table in the configured schema.
     :name             a bound parameter. PostgreSQL: %(name)s, as psycopg spells it.
     :now              the time of the database's clock. SQLite: the host's clock. PostgreSQL: the server's, unless a
                       test binds a time.
-    instant(x)        converts microseconds since the epoch to a timestamp. SQLite: x, a plain integer.
-    span(x)           converts microseconds to an interval. SQLite: x, a plain integer.
+    instant(x)        converts microseconds since the epoch to a timestamp. SQLite: x itself, an integer.
+    span(x)           converts microseconds to an interval. SQLite: x itself, an integer.
     wait(x)           span(x) of a column, limited to 0 to 100 years because somebody may have edited the row by hand.
     too_large()       whether a value of this job's row exceeds 8 MiB. Only on PostgreSQL.
     value ->> 'name'  a part of a JSON value. SQLite: json_extract(), because the operator exists only since 3.38.
@@ -17,7 +17,7 @@ notations:
     count(x)          a call of any function. PostgreSQL: pg_catalog.count(x).
     x IN ids(:name)   whether an id is in a JSON array. PostgreSQL: = ANY (ARRAY(…)). SQLite: IN (SELECT …). Both can
                       use an index on x.
-    x IN texts(:name) the same for an array of texts.
+    x IN texts(:name) whether a text is in a JSON array, likewise.
     as_json(:name)    a JSON document that is passed as text. PostgreSQL: cast to text first, otherwise a caller's codec
                       for json would encode it a second time.
     = ANY (ARRAY(…))  whether a value is in the result of a subquery. SQLite: IN (…). PostgreSQL: unchanged; the
@@ -58,7 +58,7 @@ EACH: Mapping[str, Mapping[str, str]] = {
     "job field": dict.fromkeys(JobRow.__struct_fields__, ""),
     "queue field": dict.fromkeys(Queue._fields, ""),
 }
-"""Lists of columns, with types where a statement may need them."""
+"""Lists of columns. A column has a type if a statement may need it."""
 
 _EACH = re.compile(r"\{each ([a-z ]+): ([^{}]+)\}")
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
@@ -70,7 +70,7 @@ _LABEL = re.compile(r"->> ('\w+')")
 _AMONG = re.compile(r"(\bNOT )?\bIN (ids|texts)\(:(\w+)\)")
 _JSON = re.compile(r"\bas_json\((:\w+)\)")
 _NESTED = r"[^()]*"
-for _ in range(4):  # levels of parentheses
+for _ in range(4):  # four levels of nested parentheses
     _NESTED = rf"(?:[^()]|\({_NESTED}\))*"
 _ANY = re.compile(rf"= ANY \(ARRAY\(({_NESTED})\)\)")
 _LOCK = re.compile(r"\s+FOR UPDATE(?: OF \w+)?(?: SKIP LOCKED)?")
@@ -94,8 +94,8 @@ _POSTGRES_ARRAY = {
 _CLAIMED_VALUES = ("payload", "checkpoint", "meta", "tenant", "step_key")
 _STORED = ", ".join(f"pg_column_size({column})" for column in _CLAIMED_VALUES)
 _UNPACKED = ", ".join(f"octet_length(CAST({column} AS text))" for column in _CLAIMED_VALUES)
-# A value that takes at most 16 kB when stored has at most 4 MB when decompressed. So only larger ones are decompressed
-# to measure them.
+# A value that takes at most 16 kB when stored has at most 4 MB when decompressed. So only larger values are
+# decompressed to measure them.
 _TOO_LARGE = (
     f"CASE WHEN greatest({_STORED}) <= 16384 THEN false WHEN greatest({_STORED}) > 8388608 THEN true "
     f"ELSE greatest({_UNPACKED}) > 8388608 END"
@@ -126,7 +126,8 @@ def render(text: str, dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
     text = re.sub(r":now\b", _POSTGRES_NOW, text).replace("%", "%%").replace("too_large()", _TOO_LARGE)
     for function, spelling in _POSTGRES_TIME.items():
         text = re.sub(rf"\b{function}\(([^()]+)\)", spelling.replace(r"\2", r"\1"), text)
-    # Without the cast, PostgreSQL would read the label as json if somebody had created an operator ->> (json, json).
+    # Without the cast, PostgreSQL would read the name after ->> as json if somebody had created an operator ->> (json,
+    # json).
     text = _FUNCTION.sub("pg_catalog.", _LABEL.sub(r"->> CAST(\1 AS text)", text))
     # The schema is inserted last: its name may contain anything, even a colon or a percent sign.
     return name_tables(_PARAM.sub(r"%(\1)s", text), dialect, schema.replace("%", "%%"))

@@ -29,7 +29,7 @@ class Facts(NamedTuple):
 
 
 class Store(Protocol):
-    """A database that performs operations, each in a transaction of its own."""
+    """A database that performs operations, each in its own transaction."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -55,7 +55,7 @@ class Store(Protocol):
         ...
 
     def use_worker_patience(self) -> None:
-        """From now on, wait the full ``patience`` also while the database is away: no user waits for a worker."""
+        """From now on, wait for the full ``patience`` even while the database is away: no user waits for a worker."""
         ...
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -79,7 +79,7 @@ class Store(Protocol):
         ...
 
     def migrate(self, *, to: int | None = None) -> list[int]:
-        """Apply missing migrations, up to version ``to``; return the versions finished here."""
+        """Apply missing migrations, up to version ``to``; return the versions that this call finished."""
         ...
 
     def migration_sql(self, *, to: int | None = None) -> str:
@@ -100,8 +100,8 @@ class Store(Protocol):
     def listen(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
         """Like ``subscribe``, but also call ``listener`` for commits of other processes, as soon as they are noticed.
 
-        The call may come from any thread. A topic may be announced more than once, arrive as ``ANYTHING``, or be
-        missed, so a listener must also poll. A forked child has no listeners.
+        ``listener`` may be called from any thread. A topic may be announced more than once, arrive as ``ANYTHING``, or
+        be missed, so a listener must also poll. A forked child has no listeners.
         """
         ...
 
@@ -118,14 +118,14 @@ class Store(Protocol):
         ...
 
     def absent(self, workers: Iterable[str]) -> list[str]:
-        """Which of these workers are certainly dead. Other workers may be dead, too.
+        """The workers among these that are certainly dead. Other workers may be dead, too.
 
         A dead worker is returned only once: concurrent callers do not get the same worker.
         """
         ...
 
     def facts(self) -> Facts:
-        """Numbers that need no query."""
+        """Numbers about the store that need no query."""
         ...
 
     def connect(self) -> Any:
@@ -137,9 +137,9 @@ class Store(Protocol):
         ...
 
     def mark_self_locked(self) -> Callable[[], None]:
-        """Say that this thread or task holds the write lock, with a connection from ``connect``.
+        """Note that this thread or task holds the write lock, with a connection from ``connect``.
 
-        Its other writes would wait for that lock for ever, so they are refused. Returns a function that ends this.
+        Its other writes would wait for that lock for ever, so they are refused until the returned function is called.
         """
         ...
 
@@ -147,7 +147,7 @@ class Store(Protocol):
         """Close all connections and end all threads. Later calls raise StoreClosed."""
         ...
 
-    # The rest is for operations on a caller's connection.
+    # The following methods are for operations on a caller's connection.
 
     @property
     def statements(self) -> Mapping[str, str]:
@@ -174,7 +174,7 @@ def open_store(
     clock: Callable[[], int] | None = None,
     listen_url: str | None = None,
 ) -> Store:
-    """Open the store of a URL. It connects at its first use."""
+    """Open the store of a URL. The store connects at its first use."""
     if not isinstance(url, str):
         raise InvalidConfig("The database URL must be a text, such as sqlite:///jobs.db.")
     scheme, separator, rest = url.partition("://")

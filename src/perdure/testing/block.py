@@ -84,7 +84,7 @@ class Testing:
         self._cleanup.close()
 
     async def __aenter__(self) -> Self:
-        # This opens nothing, so it does not block.
+        # This opens no file, so it does not block.
         return self.__enter__()
 
     async def __aexit__(self, *exc: object) -> None:
@@ -136,7 +136,7 @@ class Testing:
     async def arun_until_idle(
         self, *, timeout: float = 10, raise_errors: bool | None = None, concurrency: int = 1
     ) -> list[Job[Any]]:
-        """The same for async code; async handlers run on this event loop."""
+        """``run_until_idle`` for async code. Async handlers run on the caller's event loop."""
         one = self._begin(timeout, concurrency)
         await one.until_idle()
         return await self._end(one, raise_errors)
@@ -149,7 +149,7 @@ class Testing:
         raise_errors: bool | None = None,
         concurrency: int = 1,
     ) -> list[Job[Any]]:
-        """Run due jobs and move the clock to the time of the next one, until no job is left to run.
+        """Run due jobs and move the clock to the time of the next job, until no job is left to run.
 
         ``limit``: the most attempts, in case the jobs never end.
         """
@@ -168,7 +168,7 @@ class Testing:
         raise_errors: bool | None = None,
         concurrency: int = 1,
     ) -> list[Job[Any]]:
-        """The same for async code."""
+        """``run_until_done`` for async code."""
         one = self._begin(timeout, concurrency)
         await one.until_idle()
         while (at := await arun(self._store, self._next())) is not None:
@@ -190,8 +190,8 @@ class Testing:
     ) -> list[EnqueuedJob[Any]]:
         """The jobs of a task, or of all tasks, in the order they were enqueued.
 
-        ``state``: only jobs with this ``job.state``; ``ready`` includes jobs that are not due yet. Async code can call
-        this method too: it does not wait.
+        ``state``: only jobs with this ``job.state``; ``ready`` includes jobs that are not due yet. Async code calls
+        this method too; it only reads the throw-away database.
         """
         return [
             EnqueuedJob(job, self._arguments(job))
@@ -232,7 +232,7 @@ class Testing:
         queues = {queue.name: queue for queue in (yield from perform(list_queues))}
         moments = [self._moment(job.row, queues.get(job.row.queue)) for job in ready if job.row] + ends
         if running:
-            # A worker outside this run has claimed them. They are rescued when its lease expires.
+            # A worker outside this run has claimed the running jobs. They are rescued when its lease expires.
             moments += [worker.expires_at for worker in (yield from app._list_workers())]
         at = min((at for at in moments if at is not None), default=0)
         if at <= self._now:
@@ -277,7 +277,10 @@ class Testing:
         return jobs
 
     def _move_and_run(self, act: Plan[T], conn: object | None) -> Plan[T]:
-        """Perform an action and run what it made due. In inline mode every action that can release steps comes here."""
+        """Perform an action and run the jobs that it made due.
+
+        In inline mode every action that can release steps comes here.
+        """
         _refuse(conn)
         done = yield from act
         yield from perform(run_inline)
@@ -291,7 +294,7 @@ class Testing:
     # Reading
 
     def _list(self, *, task: str | Named | None = None, state: State | None = None) -> Plan[list[Job[Any]]]:
-        """All jobs whose stored state is ``state``, oldest first: ``ready`` includes scheduled and held ones."""
+        """All jobs whose stored state is ``state``, oldest first. ``ready`` includes scheduled and held jobs."""
         jobs: list[Job[Any]] = []
         while True:
             page = yield from self._app._list_jobs(

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL = 0.01
-"""Seconds between two polls. Nothing else uses the database, so frequent polls do no harm."""
+"""Seconds between two polls. Only this test uses the database, so frequent polls do no harm."""
 
 
 def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run async code in a thread that has no event loop, and leave the thread without one."""
+    """Run a coroutine in a new event loop. The thread must have no event loop, and has none afterwards."""
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(work)
 
@@ -117,7 +117,7 @@ class Run:
         middleware = (self._witness, *handler.middleware)
         if handler.run_in != "process":
             return replace(handler, middleware=middleware)
-        # A child process would use the host's clock, and would lack what the test has patched.
+        # A child process would use the host's clock, and would lack the objects that the test has patched.
         return replace(handler, middleware=middleware, run_in="async" if handler.is_async else "thread")
 
 

@@ -16,7 +16,7 @@ from perdure.worker.handler import Handler
 StopReason: TypeAlias = Literal["timeout", "cancel", "lost", "unrenewed", "interrupt", "loop_stopped"]
 """Why a handler is stopped.
 
-``timeout``: its time is up.
+``timeout``: its timeout has passed.
 ``cancel``: a cancel was requested.
 ``lost``: its lease is lost.
 ``unrenewed``: the worker could not renew its lease for so long that other workers may start the job.
@@ -79,19 +79,19 @@ class Attempt:
         self.stop_reason: StopReason | None = None
         self.outcome: Outcome | None = None
         self.returned: tuple[Outcome | None, float] | None = None
-        """How and when the handler ended in a thread or a process. The event loop may not know it yet."""
+        """How and when the handler ended in a thread or a process. The event loop may not know this yet."""
         self._on_begin: Callable[[Attempt], None] | None = None
         self._on_end: EndCallback | None = None
 
     def start(self, on_begin: Callable[[Attempt], None], on_end: EndCallback) -> None:
-        """Run the handler. ``on_begin`` is called when its time begins, ``on_end`` when it ends or is given up."""
+        """Run the handler. ``on_begin`` is called when its timeout starts, ``on_end`` when it ends or is given up."""
         self._on_begin, self._on_end = on_begin, on_end
         self.runner.start(self)
 
     def begin(self) -> None:
-        """Note that the handler begins, and start its time.
+        """Note that the handler begins, and start its timeout.
 
-        The time does not start at the claim, because a process may have to load first.
+        The timeout does not start at the claim, because a child process may have to load first.
         """
         self.has_begun = True
         if (allowed := self.allowed) is not None:
@@ -110,7 +110,7 @@ class Attempt:
         return not self.ended and deadline is not None and now > deadline + self.handler.timeout_grace
 
     def stop(self, reason: StopReason) -> None:
-        """Ask the handler to end. The first reason counts, except that a lost lease overrides all others."""
+        """Ask the handler to end. The first reason counts, except that a lost lease overrides all other reasons."""
         if self.ended or (self.stop_reason is not None and reason != "lost"):
             return
         if reason in ("lost", "unrenewed") and self.context.has_succeeded:
@@ -121,14 +121,20 @@ class Attempt:
             self.runner.stop(self)
 
     def end(self, outcome: Outcome | None, now: float) -> None:
-        """Note that the handler has ended with this outcome, None if it was stopped or cancelled."""
+        """Note that the handler has ended with this outcome.
+
+        The outcome is None if the handler was stopped or cancelled.
+        """
         if self._on_end is None:
             return
         on_end, self._on_end = self._on_end, None
         on_end(self, outcome, now)
 
     def give_up(self) -> None:
-        """End the attempt although its handler still runs. What the handler does from now on is ignored."""
+        """End the attempt although its handler still runs.
+
+        The handler's outcome and reports are ignored from now on.
+        """
         self.end(None, self.started)
 
     @property

@@ -8,7 +8,10 @@ from typing import Any
 
 
 class BackgroundTasks:
-    """Holds tasks until they are done. ``changed`` is called after each task, and ``died`` with each that raised."""
+    """Holds tasks until they are done.
+
+    ``changed`` is called after each task, and ``died`` with each task that raised.
+    """
 
     def __init__(self, changed: Callable[[], None], died: Callable[[asyncio.Task[Any]], None]) -> None:
         self._changed = changed

@@ -1,6 +1,6 @@
 """Log lines that do not block the writer for long.
 
-A plain logger may block for ever: a handler may hold a lock of logging, or nobody may read the pipe that it writes to.
+A logger may block for ever: another thread may hold a lock of logging, or nobody may read the pipe that it writes to.
 """
 
 from __future__ import annotations

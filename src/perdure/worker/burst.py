@@ -1,4 +1,4 @@
-"""A burst: the worker stops once no job is due and, according to the database, it runs none."""
+"""A burst: the worker stops once no job is due and, according to the database, it runs no job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.worker.sweeper import Sweeper
 
 
 class Bursting(Protocol):
-    """What a burst needs from the worker."""
+    """The part of the worker that a burst needs."""
 
     @property
     def identity(self) -> str: ...
@@ -22,7 +22,7 @@ class Bursting(Protocol):
 
 
 class Burst:
-    """Stops the worker once it has run all due jobs, including those that a dead worker left."""
+    """Stops the worker once it has run all due jobs, including the jobs that a dead worker left."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Burst:
     async def _over(self) -> bool:
         """Whether nothing is left to do.
 
-        This asks the database: the worker may have been retired, so that it claims nothing, or it may own jobs whose
-        claim was not answered.
+        This asks the database. The worker may have been retired, so that its claims find no jobs. Or it may own jobs
+        whose claim was not answered.
         """
         await self._drained.wait()
         self._drained.clear()
@@ -80,11 +80,14 @@ class Burst:
         return not beat.running
 
     async def _sweep_once(self, identity: str) -> None:
-        """Rescue jobs that it left under an old identity, and those set aside: the elected worker may be dead."""
+        """Rescue the jobs that this worker left under an old identity, and bring back due jobs that were set aside.
+
+        The elected worker, which usually does this, may be dead.
+        """
         if identity == self._swept_as:
             return
         await self._health.until_answered(self._sweeper.rescue)
         await self._health.until_answered(self._sweeper.bring_back)
         self._swept_as = identity
-        self._operations.limits_may_have_changed()  # a claim that does not know the limits gets nothing
-        self._executor.cycle.wake()  # even if it found nothing: it may be a repeat after a lost answer
+        self._operations.limits_may_have_changed()  # a claim that does not know the current limits gets no jobs
+        self._executor.cycle.wake()  # even if the sweep found nothing: it may be a repeat after a lost answer

@@ -27,7 +27,7 @@ class ClockWatch:
         self._since: Instant | None = None
 
     def steady_since(self) -> Instant | None:
-        """When a jump of the clock was last detected, None if there was none."""
+        """When a jump of the clock was last detected; None if there was no jump."""
         wall = self._wall()
         distance = wall - self._steady()
         if abs(distance - self._distance) > TOLERANCE * 1000:

@@ -1,4 +1,4 @@
-"""The context of a handler: what it reports while it runs, and what it can read about its job."""
+"""The context of a handler: collects its reports while it runs, and lets it read about its job."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class JobContext(Context):
         self.row = job
         self.deadline_at: float | None = None
         self.on_report = on_report
-        """Called from any thread when there is something to report."""
+        """Called from any thread when there is a new report."""
         self.success: Succeeded | None = None
-        """The success that the handler wrote into a transaction of its own, which may or may not be committed."""
+        """The success that the handler wrote in its own transaction, which may or may not be committed."""
         self.block: TransactionBlock | None = None
         """The ``ctx.transaction()`` that is open, if any."""
         self.config_text: str | None = None
@@ -107,14 +107,15 @@ class JobContext(Context):
 
     @property
     def checkpoint(self) -> Any:
-        """What the last attempt saved."""
+        """The checkpoint that the last attempt saved."""
         text = self.row.checkpoint
         return None if text is None else read_json(text)
 
     @property
     def config(self) -> Mapping[str, Any]:
         text = self.config_text
-        # Decoded anew each time, so that a caller that changes a value does not change what others see.
+        # The config is decoded anew each time, so that a caller that changes a value does not change it for other
+        # callers.
         return NOTHING if text is None else MappingProxyType(read_config(text, self.row.task))
 
     @property
@@ -149,7 +150,8 @@ class JobContext(Context):
         self._add(Report(stage=self._redacted(name)))
 
     def log(self, message: str, *, level: str = "info") -> None:
-        # Cut the text before it is kept. Make it outside the lock, because str() may call code that uses this context.
+        # Cut the text before it is kept. Convert it outside the lock, because str() may call code that uses this
+        # context.
         line = LogLine(storable_text(as_text(level), SHORT), storable_text(self._redacted(message), TRACE))
         with self._lock:
             if len(self._logs) < MOST_LOGS:
@@ -159,7 +161,7 @@ class JobContext(Context):
         self._note_report()
 
     def take(self) -> JobReport | None:
-        """Take what was reported since the last call."""
+        """Take the report and the log lines since the last call."""
         with self._lock:
             report, logs, dropped = self._report, self._logs, self._dropped
             if report is None and not logs:
@@ -188,7 +190,7 @@ class JobContext(Context):
         return JobReport(self.row.lease, Report(), logs) if logs else None
 
     def put_back(self, report: JobReport) -> None:
-        """Put back a report that could not be written. Later reports override it."""
+        """Put back a report that could not be written. Values of later reports override its values."""
         with self._lock:
             self._report = report.report if self._report is None else merged(report.report, self._report)
             logs = [*report.logs, *self._logs]
@@ -196,7 +198,7 @@ class JobContext(Context):
 
     @property
     def results(self) -> Results:
-        """What the direct parents of a step returned, by their keys."""
+        """The results of the direct parents of a step, by their keys."""
         if self.step_results.parents is None:
             self._do("results", self.step_results.read_all_parents(), instead=TAKE_THE_CONTEXT)
         return Results(self.step_results, self._read_result)
@@ -210,7 +212,10 @@ class JobContext(Context):
         return run(self.store, self._result_of(key))
 
     async def aresults(self) -> AsyncIterator[tuple[str, Any]]:
-        """The key and the result of each direct parent that succeeded. Results not read ahead are read on demand."""
+        """The key and the result of each direct parent that succeeded.
+
+        Results that were not read ahead are read on demand.
+        """
         await arun(self.store, self.step_results.read_all_parents())
         for key in self.step_results.succeeded:
             yield key, await self.aresult_of(key)
@@ -220,7 +225,7 @@ class JobContext(Context):
         return self.step_results.result_of(step_key(key))
 
     def _append(self, steps: Iterable[Step[Any]], *, at_once: bool = False) -> Plan[list[str]]:
-        """Add steps to the workflow when this attempt succeeds, and none if it fails. Return the ids of the steps.
+        """Add steps to the workflow if this attempt succeeds. Return the ids of the steps.
 
         ``at_once`` writes them now, if this attempt still has its lease. Steps that an earlier attempt appended are
         not appended again.
@@ -248,7 +253,8 @@ class JobContext(Context):
 
     def _save(self, checkpoint: object) -> Plan[None]:
         """Save a checkpoint, which is durable when this returns. While the database is away, this waits."""
-        # Write earlier reports with the checkpoint: otherwise a stage would appear after the checkpoint that ends it.
+        # Write earlier reports with the checkpoint. Written later, a stage would appear after the checkpoint that ends
+        # it.
         report = Report(checkpoint=encode_checkpoint(checkpoint))
         before = self.take()
         if before is not None:
@@ -266,7 +272,7 @@ class JobContext(Context):
             self.cancel_requested = True
 
     def _enqueue(self, *requests: JobRequest[Any], at_once: bool = False) -> Plan[list[str]]:
-        """Enqueue jobs when this attempt succeeds, and none if it fails. Return the ids of the jobs.
+        """Enqueue jobs if this attempt succeeds. Return the ids of the jobs.
 
         ``at_once`` writes them now, if this attempt still has its lease.
         """
@@ -278,8 +284,8 @@ class JobContext(Context):
                 enqueued = yield from perform(enqueue_under, self.row.lease, new)
                 return [outcome.id for outcome in enqueued]
             later = new
-        # Only after all middleware has ended: if one of them raises at its end, then the jobs are not enqueued, even if
-        # the handler continues.
+        # This comes after all middleware has ended. If a middleware raises at its end, the jobs are not enqueued, even
+        # if the handler continues.
         self._note_children(later, at_once=False)
         self._children += later
         return [job.id for job in later]
@@ -299,7 +305,7 @@ class JobContext(Context):
         return self.success is not None
 
     def _succeed(self, result: object = None, *, conn: object) -> Plan[None]:
-        """Record success as the last statements of the caller's own transaction, which the caller commits."""
+        """Record success with the last statements of the caller's own transaction, which the caller commits."""
         if self.success is not None:
             raise InvalidOption("This job has succeeded already: ctx.succeed() is called once.")
         encoded, reason = self._handler.results.encode(result)
@@ -325,7 +331,7 @@ class JobContext(Context):
         """A block with a connection in a transaction. Its end records the job's success and commits."""
         return TransactionBlock(self)
 
-    # These are plain methods, not descriptors as elsewhere, because they override the methods of Context.
+    # These are ordinary methods, not descriptors as in other classes, because they override the methods of Context.
 
     def save(self, checkpoint: object) -> None:
         self._do("save", self._save(checkpoint))
@@ -381,7 +387,7 @@ class JobContext(Context):
 
 
 def as_text(value: object) -> str:
-    """A value as text. If the value's own code raises, that must not fail the handler."""
+    """A value as text. An error in the value's own code must not fail the handler."""
     try:
         return str(value)
     except Exception:

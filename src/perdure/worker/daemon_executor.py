@@ -18,7 +18,8 @@ MOST_THREADS = 32
 class DaemonExecutor(ThreadPoolExecutor):
     """Runs calls in daemon threads: a handler that hangs there must not delay the end of the process.
 
-    It is a ThreadPoolExecutor because an event loop accepts nothing else. The loop calls only these two methods.
+    It is a ThreadPoolExecutor because an event loop accepts no other class. The loop calls only the methods defined
+    here.
     """
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 A row may have values that somebody wrote by hand (a counter at its maximum, a text that is not UTF-8, a value of
 hundreds of megabytes). Or the database refuses to write the row (a trigger, a limit, a bug of the server). One such row
 makes a statement about many rows fail, so the statement is repeated row by row. A row that is certainly damaged is
-held. Any other row that fails is passed over for a while. No row is held for an error that may have another cause.
+held. Any other row that fails is passed over for a while.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from perdure.worker.row_search import Failure, Search
 from perdure.worker.split import split
 
 MOST_KNOWN = 10_000
-"""How many of the rows that are passed over, and of those that were logged, are remembered."""
+"""How many passed-over rows, and how many logged rows, are remembered."""
 
 PASS_OVER = 60.0
 """Seconds until a row that the database refuses is tried again."""
 
 PASS_OVER_UNPROVEN = 5.0
-"""The same for a row that a sweep found, if nothing proves that others can be written."""
+"""Like ``PASS_OVER``, for a row that a sweep found while it is not known whether other rows can be written."""
 
 KEEP_FOR = 60.0
 """Seconds for which a refused outcome is retried unchanged, before a substitute is recorded."""
@@ -49,7 +49,7 @@ PAGE = 200
 """The least number of rows to find at once."""
 
 MOST_NAMED = 10
-"""How many jobs are logged in lines of their own at once. The others are only counted."""
+"""How many jobs are logged by name at once. Further jobs are only counted."""
 
 REPLACED = "\ufffd"
 """The replacement character. An id that contains it is not UTF-8 in the database, so no statement can name it."""
@@ -80,7 +80,7 @@ class Passed(NamedTuple):
 
 
 class DamagedRows:
-    """The damaged rows that one worker has met."""
+    """The damaged rows that one worker has found."""
 
     def __init__(self) -> None:
         self._passed_over: dict[str, Passed] = {}
@@ -92,9 +92,9 @@ class DamagedRows:
         self._logged: dict[tuple[str, str], None] = {}
 
     def claim(self, request: ClaimRequest) -> Plan[Claims]:
-        """Claim the jobs that can be claimed, after a claim failed, perhaps because of single rows.
+        """Claim the jobs that can be claimed. Called after a claim failed, perhaps because of single rows.
 
-        Raise Unavailable if no due row can be claimed: then the rows may not be the cause.
+        Raise Unavailable if no due row can be claimed, because the rows may then not be the cause.
         """
         search = Search(request)
         try:
@@ -123,7 +123,7 @@ class DamagedRows:
                 search.unserved = error
             if search.unserved is not None:
                 raise _unserved(search.unserved) from None
-        # If no job was claimed, do not say that more are due behind the rows that are passed over: the worker would
+        # If no job was claimed, do not report that more jobs are due behind the passed-over rows: the worker would
         # claim again at once.
         return Claims(search.jobs, more=bool(held or (search.jobs and (skip or len(due) >= size))))
 
@@ -153,7 +153,7 @@ class DamagedRows:
         return usable
 
     def _take_from(self, search: Search, ids: Sequence[str]) -> Plan[int]:
-        """Claim the first rows that can be claimed. Return how many rows were held."""
+        """Claim rows, in order, until the batch is full. Return how many rows were held."""
         held = 0
         for first in range(0, len(ids), search.n):
             known = len(search.failures)
@@ -181,9 +181,9 @@ class DamagedRows:
             raise claims.outage
 
     def _judge(self, search: Search) -> Plan[int]:
-        """Try the failed rows again, and hold or pass over those that fail again. Return how many rows were held.
+        """Try the failed rows again, and hold or pass over the rows that fail again. Return how many rows were held.
 
-        Other rows could be claimed. So if a row fails twice, the cause is that row.
+        This is called only if other rows could be claimed. So if a row fails twice, the cause is that row.
         """
         held, refused = 0, list[Failure]()
         for failure in search.failures:
@@ -199,7 +199,10 @@ class DamagedRows:
         return held
 
     def _try_again(self, search: Search, id: str) -> Plan[Exception | None]:
-        """Try to claim a row again. Return its error, if any. Roll the claim back if the batch is full."""
+        """Try to claim a row again.
+
+        Return its error, if any. If the batch is full, the claim is only a test and is rolled back.
+        """
         try:
             if len(search.jobs) < search.n:
                 search.jobs += yield from perform(
@@ -225,7 +228,7 @@ class DamagedRows:
         return len(held)
 
     def _hold(self, failures: Sequence[Failure]) -> Plan[int]:
-        """Hold these rows, and pass over those that cannot be held. Return how many are held."""
+        """Hold these rows, and pass over the rows that cannot be held. Return how many are held."""
         held: list[tuple[str, str]] = []
         stuck: list[tuple[str, str]] = []
         for id, error in failures:
@@ -243,7 +246,7 @@ class DamagedRows:
         return len(held)
 
     def _forget_unproven(self) -> None:
-        """Forget the rows that failed while no row could be claimed. They are retried, now that one was claimed."""
+        """Forget the rows that failed while no row could be claimed. Now that a row was claimed, they are retried."""
         self._passed_over = {id: one for id, one in self._passed_over.items() if one.error is None}
 
     def _pass_over(self, id: str, error: Exception | None, seconds: float = PASS_OVER) -> None:
@@ -253,7 +256,7 @@ class DamagedRows:
         self._passed_over[id] = Passed(monotonic() + seconds, error)
 
     def leave_out(self, refused: Sequence[tuple[str, Exception]]) -> Plan[None]:
-        """The database refuses to let these limited jobs run: hold damaged rows, and pass over the others."""
+        """Hold or pass over limited jobs that the database refuses to let run. Only damaged rows are held."""
         yield from self._hold([Failure(id, error) for id, error in refused if is_of_the_row(error)])
         others = [(id, error) for id, error in refused if not is_of_the_row(error)]
         for id, _ in others:
@@ -261,7 +264,7 @@ class DamagedRows:
         self._log_some(((id, safe_message(error)) for id, error in others), _REFUSED, _REFUSED_TOO)
 
     def note_recorded(self, finished: Finished) -> None:
-        """Note that outcomes were recorded. If others fail, the database as a whole is not the cause."""
+        """Note that outcomes were recorded. If other outcomes fail, the database as a whole is not the cause."""
         if finished.accepted or finished.refused:
             self._accepted_at = monotonic()
         if self._failing_since:
@@ -282,16 +285,16 @@ class DamagedRows:
         )
 
     def others_recorded_since(self, leases: Iterable[Lease]) -> bool:
-        """Whether the database took another outcome after one of these could not be recorded."""
+        """Whether the database recorded another outcome after it had refused one of these."""
         return any(self._accepted_at >= self._failing_since.get(lease, inf) for lease in leases)
 
     def substitutes(self, outcome: Outcome, error: Exception, *, last: bool) -> list[Outcome]:
         """The substitutes to try, in order, for an outcome that failed alone. ``last``: there is no later try.
 
-        The first substitute is what ``stripped`` leaves of the outcome. The second one fails the attempt, and exists
-        only if the row may be the cause. A trigger may let the outcome itself pass a moment later. So for ``KEEP_FOR``
-        seconds there is no substitute, and the attempt does not fail before other outcomes were recorded. These two
-        limits do not apply on the last try, or if the row is certainly the cause.
+        The first substitute is the outcome as reduced by ``stripped``. The second substitute fails the attempt, and
+        exists only if the row may be the cause. A trigger may accept the outcome itself a moment later. So for
+        ``KEEP_FOR`` seconds there is no substitute, and the attempt does not fail before other outcomes were recorded.
+        These two limits do not apply on the last try, or if the row is certainly the cause.
         """
         certain = last or is_of_the_row(error)
         if not certain and monotonic() - self._failing_since.get(outcome.lease, inf) < KEEP_FOR:
@@ -308,7 +311,7 @@ class DamagedRows:
         sentence: str,
         too: str,
     ) -> Plan[list[T]]:
-        """Write rows that a sweep found. Log those that are refused, and leave them out of the next sweeps."""
+        """Write rows that a sweep found. Log the rows that are refused, and leave them out of the next sweeps."""
         passed_over = self.passed_over()
         usable = [id for id in rows if id not in passed_over]
         parts = yield from split(usable, write)
@@ -333,7 +336,7 @@ class DamagedRows:
             _log.error(sentence, id, safe_message(error))
 
     def _log_some(self, rows: Iterable[tuple[str, str]], sentence: str, too: str) -> None:
-        """Log each row once, at most ``MOST_NAMED`` of them by name. ``rows``: ids and reasons."""
+        """Log each row once, at most ``MOST_NAMED`` rows by name. ``rows``: ids and reasons."""
         news = [(id, reason) for id, reason in rows if self._is_news(id, sentence)]
         for id, reason in news[:MOST_NAMED]:
             _log.error(sentence, *(id, reason, id)[: sentence.count("%s")])
@@ -355,14 +358,19 @@ def _unserved(error: Exception) -> Unavailable:
 
 
 def _why(error: Exception) -> str:
-    """The message of an error that perdure raised itself. Others are left out: the database may quote values."""
+    """The message of an error that perdure raised itself.
+
+    Other messages are left out: the database may quote values.
+    """
     return str(error) if isinstance(error, Invalid | Conflict) else ""
 
 
 def _as_failure(outcome: Outcome) -> list[Outcome]:
-    """The failure to record if the row takes no form of its outcome. There is none for a claim that is given back.
+    """The failure to record if no form of the outcome can be stored, in a list.
 
-    The attempt must count: otherwise a job whose outcome is always refused would run for ever.
+    The list is empty for a claim that is given back.
+
+    The failed attempt must count. Otherwise a job whose outcome is always refused would run for ever.
     """
     if isinstance(outcome, Released):
         return []

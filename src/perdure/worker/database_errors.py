@@ -1,4 +1,4 @@
-"""What an error of the database means for a worker: wait, try row by row, or blame the row."""
+"""What a worker does about an error of the database: wait, try row by row, or blame the row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DAMAGED = (Invalid, Conflict, InternalError, ArithmeticError, LookupError, TypeE
 """Errors after which a statement about many rows is repeated row by row."""
 
 PERHAPS_REFUSED = (*DAMAGED, *OUT_OF_SERVICE)
-"""The same, and errors that usually mean an outage but that a trigger can raise for one row. See ``is_refusal``."""
+"""``DAMAGED``, and errors that usually mean an outage but that a trigger can raise for one row. See ``is_refusal``."""
 
 FORBIDDEN = "store.forbidden"
 """The error code if the database role lacks a privilege."""
@@ -29,12 +29,15 @@ NOT_DONE = (*OUT_OF_SERVICE, InternalError, Invalid, Conflict)
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether one row may be the cause. If the server has not answered, or ran out of time, none is."""
+    """Whether one row may be the cause. No row is the cause if the server has not answered or ran out of time."""
     return not isinstance(error, Unavailable) or error.answered
 
 
 def is_of_the_row(error: Exception) -> bool:
-    """Whether only the row, or its outcome, can be the cause. Errors of Python itself come from reading the row."""
+    """Whether only the row, or its outcome, can be the cause.
+
+    Python's own errors, such as ValueError, come from reading the row.
+    """
     if not isinstance(error, PerdureError) or error.code in OF_THE_ROW:
         return True
     return isinstance(error, Invalid | Conflict) and not error.code.startswith("store.")

@@ -1,4 +1,4 @@
-"""Deadlines: an attempt whose time is up is stopped. If it does not stop, it is given up."""
+"""Deadlines: an attempt is stopped at its timeout. An attempt that does not stop is given up."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The life of a claimed job, from top to bottom: claimed, prepare, run, classify, record, report.
 
-The cycle claims jobs and records outcomes in batches (cycle.py). This module does everything in between for each job,
-and holds the attempts of one worker. It is used in the event loop's thread, unless a docstring says otherwise.
+The cycle claims jobs and records outcomes in batches (cycle.py). This module does the work in between for each job, and
+holds the attempts of one worker. It is used in the event loop's thread, unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 class Owner(Protocol):
-    """What the executor needs from its worker."""
+    """The part of the worker that its executor needs."""
 
     def after_claim(self) -> None:
         """Called when the jobs of a cycle have been started."""
@@ -169,7 +169,7 @@ class Executor:
     def recorded(self, attempt: Attempt, change: Change | None, *, accepted: bool) -> None:
         """Called by the cycle when the outcome is durable, or was refused because the lease is gone.
 
-        ``change``: what the outcome changed in the job's row; None for a plain success.
+        ``change``: what the outcome changed in the job's row; None for a success without reports, children or steps.
         """
         if not accepted and attempt.context.has_succeeded:
             self.background.start(self._confirm_success(attempt))
@@ -181,7 +181,7 @@ class Executor:
     async def _confirm_success(self, attempt: Attempt) -> None:
         """Find out whether the handler's own transaction, which records its success, was committed.
 
-        If it was, the success counts.
+        If it was committed, the success counts.
         """
         success = attempt.context.success
         assert success is not None
@@ -207,7 +207,10 @@ class Executor:
             self.reporter.lost(attempt)
 
     def compare(self, before: Sequence[Lease], believed: set[Lease], beat: Beat) -> None:
-        """Compare what runs with what the database believes. ``before``: what ran just before the query."""
+        """Compare the running attempts with the database's view.
+
+        ``before``: the leases that ran just before the query.
+        """
         for lease in before:
             attempt = self.attempts.get(lease)
             if attempt is not None and not attempt.ended and lease not in believed:
@@ -235,16 +238,16 @@ class Executor:
 
 
 def classify(attempt: Attempt, outcome: Outcome | None, now: float) -> Outcome | None:
-    """The outcome to record for a handler that ended like this, None if nothing may be recorded.
+    """The outcome to record for a handler that has ended; None if nothing may be recorded.
 
-    ``outcome``: what the handler returned or raised, None if it was stopped or cancelled.
+    ``outcome``: the handler's own outcome, after it returned or raised; None if it was stopped or cancelled.
     """
     context, reason = attempt.context, attempt.stop_reason
     if reason == "lost" and not context.has_succeeded:
         return None
     if reason == "timeout" or (attempt.deadline is not None and now > attempt.deadline):
         if isinstance(outcome, Failed) and outcome.kind in ("timeout", "interrupted"):
-            return outcome  # its message says what took so long
+            return outcome  # the message says what took so long
         if attempt.deadline is not None and context.save_call.was_waiting(attempt.deadline):
             return Failed(attempt.lease, "interrupted", StoreAway.code, SAVE_WAITED)
         return Failed(attempt.lease, "timeout", message=f"It ran for more than {attempt.allowed} s.")
@@ -258,7 +261,7 @@ def classify(attempt: Attempt, outcome: Outcome | None, now: float) -> Outcome |
         return outcome
     if reason == "lost":
         return _uncommitted(attempt)  # refused if the success was committed after all
-    if context.cancel_requested:  # ctx.save() may have learned of it before the handler was stopped
+    if context.cancel_requested:  # ctx.save() may have learned of the cancel before the handler was stopped
         return Canceled(attempt.lease, "cancel requested")
     message = "CancelledError: the handler canceled itself."
     return Failed(attempt.lease, "error", CANCELED_ITSELF, message)
@@ -276,7 +279,7 @@ def stopped(attempt: Attempt) -> Outcome:
 
 
 def last_outcome(attempt: Attempt) -> Outcome | None:
-    """The outcome to record when the worker ends, None if nothing may be recorded. Called from any thread."""
+    """The outcome to record when the worker ends; None if nothing may be recorded. Called from any thread."""
     if attempt.outcome is None and attempt.returned is not None:
         attempt.outcome = classify(attempt, *attempt.returned)
         if attempt.outcome is None:
@@ -295,7 +298,10 @@ def _returned_after_success(attempt: Attempt, outcome: Succeeded) -> Failed:
 
 
 def _uncommitted(attempt: Attempt) -> Failed:
-    """The outcome of a handler that called ctx.succeed(). The database refuses it if that transaction was committed."""
+    """The outcome of a handler that called ctx.succeed().
+
+    The database refuses this outcome if that transaction was committed.
+    """
     message = "ctx.succeed() was called, but its transaction was not committed."
     return Failed(attempt.lease, "error", NOT_COMMITTED, message)
 

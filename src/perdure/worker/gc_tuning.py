@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 USUAL = (700, 2_000)
-"""The default thresholds of Python's versions. Any other value was set on purpose and is left alone."""
+"""The default thresholds of Python's versions. Any other threshold was set on purpose and stays unchanged."""
 
 MOST = 20_000
 """A collection also runs after this many allocations, if the timer has not run one before."""
@@ -29,7 +29,7 @@ THOROUGH = 60
 def collect_by_time(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Collect by time inside this block, and never scan the objects that exist at its start.
 
-    Scanning those again and again would take a fifth of a busy worker's time.
+    Scanning these objects again and again would take a fifth of a busy worker's time.
     """
     gc.freeze()
     try:

@@ -1,4 +1,4 @@
-"""What a worker needs to know about a task to run its jobs."""
+"""A task as a worker sees it: the function, and the options for running it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Handler:
     redact: frozenset[str] = frozenset()
     """Names of arguments that are never shown."""
     declares_timeout: bool = False
-    """Whether the task declares a timeout; otherwise its queue's comes before the default."""
+    """Whether the task declares a timeout. If not, the timeout of its queue overrides the default."""
 
     def call(self, payload: str, context: Context) -> Any:
         """Call the function with a job's arguments. An async function only returns its coroutine."""

@@ -13,7 +13,7 @@ MOST_HELD = 64 << 20
 """The most bytes of results that all steps of a worker hold together, besides each step's own ``PAGE_BYTES``."""
 
 Identity: TypeAlias = tuple[str, int, int]
-"""Identifies one outcome of a step: its id, run and token. Another run has another result."""
+"""Identifies one outcome of a step: the step's id, run and token. Another run has another result."""
 
 
 class HeldResults:
@@ -28,7 +28,7 @@ class HeldResults:
         self._released = asyncio.Event()
 
     def find(self, parent: ParentResult) -> ParentResult:
-        """The parent with its result, if that is held."""
+        """The parent with its result, if that result is held."""
         return self._held.get(identity(parent), parent)
 
     async def wait_for_room(self, need: Callable[[], int]) -> None:
@@ -43,7 +43,10 @@ class HeldResults:
         self.bytes += size
 
     def hold(self, attempt: Attempt, parents: Iterable[ParentResult]) -> list[ParentResult]:
-        """Hold the results that were read for an attempt. Return the parents with the shared copies."""
+        """Hold the results that were read for an attempt.
+
+        Return the parents, each with the shared copy of its result.
+        """
         used = self._used.setdefault(attempt, [])
         found = []
         for parent in parents:
@@ -67,7 +70,7 @@ class HeldResults:
         self._released.set()
 
     def release(self, attempt: Attempt) -> None:
-        """Release everything that is held for an attempt that is over."""
+        """Release all results and arguments that are held for an attempt that is over."""
         self.bytes -= self._arguments.pop(attempt, 0)
         self.release_results(attempt)
 

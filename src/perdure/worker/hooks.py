@@ -16,7 +16,7 @@ from perdure.worker.subscribers import Subscriber, subscriber_of
 class Hooks:
     """Publishes job events, in the event loop's thread.
 
-    An event is published after the commit, so a listener cannot change what happened.
+    An event is published after the commit, so a listener cannot change the outcome.
     """
 
     def __init__(

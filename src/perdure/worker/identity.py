@@ -1,4 +1,4 @@
-"""A worker's identity in the database. The worker registers at its start, and again if it was believed dead."""
+"""A worker's identity in the database. The worker registers at its start, and again after it was retired as dead."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class Identity:
         tasks: Sequence[str],
         sync: Callable[[], Plan[None]] | None,
     ) -> None:
-        """``sync`` writes the tasks into the database.
+        """Set up; nothing is registered yet. ``sync`` writes the tasks into the database.
 
-        It is called before the worker registers again, because a database that does not know it may be a new one.
+        ``sync`` is called before the worker registers again, because a database that does not know the worker may be
+        new.
         """
         self.store = operations.store
         self._operations = operations
@@ -53,7 +54,7 @@ class Identity:
         """The configs that operators have set for tasks, as of the last heartbeat."""
 
     def _renew(self) -> Plan[None]:
-        """Register under a new id. The old id, if there is one, is retired already."""
+        """Register under a new id. If there was an old id, it is retired already."""
         id = new_id()
         known = False
         if self.id:
@@ -96,9 +97,9 @@ class Identity:
                 await asyncio.sleep(health.failed(error))
 
     def config_of(self, task: str, name: str) -> str | None:
-        """The config of a job's task. An alias without a config of its own has that of the task's ``name``."""
+        """The config of a job's task. An alias without its own config has the config of the task's ``name``."""
         return self.configs.get(task) or self.configs.get(name) if self.configs else None
 
     def release_lock(self) -> None:
-        """Release the liveness lock, so that others may take the jobs that this worker has left."""
+        """Release the liveness lock, so that other workers may take the jobs that this worker has left."""
         self._unlock()

@@ -1,4 +1,4 @@
-"""What a worker records before it ends, whether in order or because its event loop does not answer."""
+"""The last outcomes that a worker records before it ends, either in order or because its event loop does not answer."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ MOST_NAMED = 10
 """How many jobs a log line names."""
 
 RECORD_WITHIN = 5.0
-"""Seconds to record everything before a process with a blocked loop ends. Other workers rescue the rest."""
+"""Seconds to record all outcomes before a process with a blocked loop ends. Other workers rescue the remaining jobs."""
 
 LOG_WITHIN = 0.2
-"""Seconds for the last log line, and for flushing. They are few, because the handlers of recorded jobs still run here
-while other workers may already run these jobs."""
+"""Seconds for the last log line, and for flushing.
+
+The time is short, because the handlers of recorded jobs still run here while other workers may already run these jobs.
+"""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -66,7 +68,7 @@ def record_last(
 
 
 def warn_of_unrecorded(left: Sequence[Lease]) -> bool:
-    """Log which outcomes could not be recorded. Return whether there are any."""
+    """Log which outcomes could not be recorded. Return whether there are such outcomes."""
     if left:
         named = ", ".join(lease.job for lease in left[:MOST_NAMED])
         _log.error(
@@ -85,7 +87,7 @@ def end_process(
     verdict: Verdict,
     stack: str,
 ) -> None:
-    """Record everything from this thread and end the process, because the loop's thread is stuck in a handler.
+    """Record all outcomes from this thread and end the process, because the loop's thread is stuck in a handler.
 
     The process ends even if the loop answers meanwhile: transactions are rolled back, and other workers may run the
     recorded jobs.
@@ -124,7 +126,7 @@ def _flush() -> None:
 
 
 def _within(seconds: float, work: Callable[[], object]) -> bool:
-    """Do this in a thread. Return whether it ended in time and without an error."""
+    """Do the work in a thread. Return whether it ended in time and without an error."""
     done = threading.Event()
 
     def do() -> None:

@@ -1,4 +1,4 @@
-"""Stops handlers if the worker's lease ran out before it could be renewed: then other workers may start their jobs."""
+"""Stops handlers if the worker's lease ran out before it was renewed, because other workers may start their jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 class Renewals(Protocol):
-    """What the watch needs from the heartbeat. Times are those of this process's monotonic clock."""
+    """The part of the heartbeat that the watch needs. Times are those of this process's monotonic clock."""
 
     @property
     def renewed_at(self) -> float:
@@ -23,7 +23,7 @@ class Renewals(Protocol):
 
     @property
     def failing_since(self) -> float | None:
-        """When the first query was sent that has not been answered since the last renewal. None if there is none."""
+        """When the oldest unanswered query since the last renewal was sent; None if there is no such query."""
         ...
 
 
@@ -47,7 +47,8 @@ class LeaseWatch:
     def _is_over(self) -> bool:
         """Whether the lease has run out, and the heartbeat has tried in vain for a third of the lease.
 
-        After the process was suspended, the heartbeat asks first: the answer shows which leases are left.
+        The second condition is for a process that was suspended: the heartbeat first asks the database which leases are
+        left.
         """
         now, since = monotonic(), self._renewals.failing_since
         over = now >= self._renewals.renewed_at + self._lease

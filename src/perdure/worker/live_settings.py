@@ -22,11 +22,14 @@ INTERVAL = 1.0
 """Seconds between two reads."""
 
 AFTER = 0.01
-"""Seconds between the end of a pause and the claim: a claim that comes too early finds nothing."""
+"""Seconds between the end of a pause and the claim: a claim that comes too early finds no jobs."""
 
 
 class QueueSettingsReader:
-    """``opened``: called when a queue is no longer paused. Belongs to the event loop's thread."""
+    """Reads live settings of queues, in the event loop's thread.
+
+    ``opened``: called when a pause of a queue has ended.
+    """
 
     def __init__(self, store: Store, health: Health, opened: Callable[[], None]) -> None:
         self._store = store
@@ -44,12 +47,12 @@ class QueueSettingsReader:
         return effective_timeout(job.timeout, declared=handler.declares_timeout, of_queue=of_queue)
 
     def read_now(self) -> None:
-        """Settings have changed."""
+        """Read the settings now, because they have changed."""
         self._changed.set()
 
     async def run(self) -> None:
         while True:
-            # Not in step with other workers.
+            # The interval is random, so that workers do not all read at the same time.
             with suppress(TimeoutError):
                 async with asyncio.timeout(random.uniform(0.75, 1.0) * INTERVAL):
                     await self._changed.wait()
@@ -57,7 +60,7 @@ class QueueSettingsReader:
             await self.read()
 
     async def read(self) -> None:
-        """Read the settings. If the database does not answer, those of the last time stay in effect."""
+        """Read the settings. If the database does not answer, the settings of the last read stay in effect."""
         asked = self._health.ask()
         try:
             live = await self._store.aperform(list_live_settings)

@@ -38,9 +38,9 @@ def log_redacted(loop: asyncio.AbstractEventLoop, handlers: Iterable[Handler]) -
 
 
 def _context_of(details: dict[str, Any]) -> JobContext | None:
-    """The context of the job that created the failed asyncio task or callback, None if unknown.
+    """The context of the job that created the failed asyncio task or callback; None if unknown.
 
-    A future has no context, and Python 3.11 does not expose that of a task.
+    A future has no context, and Python 3.11 does not expose the context of a task.
     """
     source = details.get("task") or details.get("future") or details.get("handle")
     variables = getattr(source, "get_context", dict[Any, Any])()

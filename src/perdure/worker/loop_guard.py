@@ -1,6 +1,6 @@
 """What a worker does when its event loop is given up.
 
-If the worker owns the process, it ends the process. Otherwise it gives up only the attempt that blocks the loop.
+A worker that owns its process ends the process. Any other worker gives up only the attempt that blocks the loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = BoundedLog(logging.getLogger("perdure.worker"))
 
 
 class LoopGuard:
-    """What the watch of the event loop needs from the worker."""
+    """The part of the worker that the watch of the event loop needs."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class LoopGuard:
         self.start, self.end = self._watch.start, self._watch.stop
 
     def stop_asked(self) -> None:
-        """Begin the time to drain: the worker was asked to stop. Called from any thread or a signal handler."""
+        """Start the time to drain, because the worker was asked to stop. Called from any thread or a signal handler."""
         self._stop_asked_at = self._stop_asked_at or monotonic()
 
     @property
@@ -70,7 +70,7 @@ class LoopGuard:
     def give_up_loop(self, verdict: Verdict, stack: str) -> None:
         blocker = verdict.blocker
         if self._options.owns_process:
-            self._heartbeat.registers = False  # otherwise it would register again once this worker is retired
+            self._heartbeat.registers = False  # otherwise it would register anew once this worker is retired
             self._slots.note_returned()
             end_process(self._operations, self._identity.id, self.attempts, verdict, stack)
         elif blocker is not None and blocker not in self._given_up:

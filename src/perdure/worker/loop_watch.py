@@ -1,4 +1,4 @@
-"""Watches the event loop from a thread of its own, and gives up a handler that blocks the loop past its timeout."""
+"""Watches the event loop from a separate thread, and gives up a handler that blocks the loop past its timeout."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from perdure.worker.bounded_log import BoundedLog
 from perdure.worker.options import Exit
 
 TICK = 1.0
-"""The most seconds between two looks at the event loop."""
+"""The most seconds between two checks of the event loop."""
 
 LATE = 1.5
-"""A look is late if it comes this many ticks after the last one. Then the process itself was held up, so the look
-proves nothing."""
+"""A check is late if it comes this many ticks after the last check.
+
+The process itself was then held up, so the check proves nothing.
+"""
 
 LEAST_HELD = 2
-"""Ticks for which a handler must have held the loop before it is given up, however short its grace is."""
+"""Ticks for which a handler must have blocked the loop before it is given up, however short its grace is."""
 
 UNSEEN_GRACE = 5.0
-"""Seconds for which code that belongs to no attempt may always hold the loop, even while an attempt is overdue."""
+"""Seconds for which code that belongs to no attempt may always block the loop, even while an attempt is overdue."""
 
 LOOKS_PER_LEASE = 3
-"""How many intervals make up the lease of a worker."""
+"""How many intervals of the watch make up the lease of a worker."""
 
 FRAME = '  File "'
 """The beginning of each frame in a formatted stack."""
@@ -53,7 +55,7 @@ _log = BoundedLog(logging.getLogger("perdure.worker"))
 
 
 class Watched(Protocol):
-    """What the watch needs from the worker. Everything here is called from the watch's thread."""
+    """The part of the worker that the watch needs. All methods are called from the watch's thread."""
 
     @property
     def attempts(self) -> Sequence[Attempt]: ...
@@ -68,7 +70,7 @@ class Watched(Protocol):
         ...
 
     def give_up_loop(self, verdict: Verdict, stack: str) -> None:
-        """Give up the loop, which is at ``stack`` and does not answer. Called at each look until it answers."""
+        """Give up the loop, which is at ``stack`` and does not answer. Called at each check until the loop answers."""
         ...
 
 
@@ -89,11 +91,11 @@ class Verdict(NamedTuple):
 
 
 class LoopWatch:
-    """Looks once per tick whether the loop answers, and adds up the time for which it did not.
+    """Checks once per tick whether the loop answers, and adds up the time for which it did not.
 
-    The time before a late look does not count, and the time for which a task has held the loop begins again. So no
-    handler is blamed for time in which the machine was suspended or the process was stopped: the loop gets another tick
-    to answer.
+    The time before a late check does not count, and the time for which a task has blocked the loop starts again from
+    zero. So no handler is blamed for time in which the machine was suspended or the process was stopped: the loop gets
+    another tick to answer.
     """
 
     def __init__(self, worker: Watched, *, interval: float) -> None:
@@ -127,10 +129,10 @@ class LoopWatch:
                 _log.write(
                     logging.ERROR, "The watch of the event loop met an error it did not expect", error=error
                 )
-            looked_at = monotonic()  # so that the time which a look takes does not count
+            looked_at = monotonic()  # so that the time which a check takes does not count
 
     def look(self, passed: float, now: float) -> None:
-        """Look once at the loop. ``passed``: seconds since the last look."""
+        """Check the loop once. ``passed``: seconds since the last check."""
         holder = asyncio.current_task(self._loop)
         if self._answered:
             self._unanswered, self._warned = 0.0, False
@@ -143,8 +145,8 @@ class LoopWatch:
         if passed > LATE * self._tick:
             self._holder, self._held = holder, 0.0
             return
-        # The loop answers between two runs of the same task. So if the same task runs, and the loop has not answered,
-        # then the task has not yielded since.
+        # The loop answers between two runs of the same task. So if the same task still runs, and the loop has not
+        # answered, then the task has not yielded since the last check.
         self._held = self._held + passed if holder is self._holder else 0.0
         self._holder = holder
         self._unanswered += passed
@@ -161,7 +163,10 @@ class LoopWatch:
             )
 
     def _judge(self, now: float) -> Verdict | None:
-        """Whether to give up the loop. A loop that is only slow answers before a single task has held it for long."""
+        """Whether to give up the loop.
+
+        A loop that is only slow answers before a single task has blocked it for long.
+        """
         drained_by = self._worker.drained_by
         if drained_by is not None and now > drained_by:
             return Verdict(Exit.GAVE_BACK, "The worker was told to stop, and its event loop does not answer.")
@@ -187,7 +192,7 @@ class LoopWatch:
         return Verdict(Exit.LOOP_BLOCKED, message, blocker)
 
     def _judge_leftovers(self) -> Verdict | None:
-        """Judge the loop while no attempt is overdue. If no handler runs on it, nothing may block it for a lease."""
+        """Judge the loop while no attempt is overdue. If no handler runs on the loop, it must answer within a lease."""
         if any(not attempt.ended and attempt.handler.run_in == "async" for attempt in self._worker.attempts):
             return None
         if self._held < max(LOOKS_PER_LEASE * self._interval, UNSEEN_GRACE):
@@ -209,7 +214,7 @@ class LoopWatch:
 
 
 def _from_handler(stack: str) -> str:
-    """The frames of the handler's own code, below those of asyncio and of the worker."""
+    """The frames of the handler's own code, below the frames of asyncio and of the worker."""
     frames = stack.split(FRAME)
     last = max((i for i, frame in enumerate(frames) if frame.startswith(WORKER)), default=-1)
     return FRAME + FRAME.join(frames[last + 1 :]) if 0 <= last < len(frames) - 1 else stack

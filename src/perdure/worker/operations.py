@@ -1,4 +1,4 @@
-"""Everything a worker does to the database, as methods: register, heartbeat, claim, finish, report, rescue, expire."""
+"""A worker's operations on the database, as methods: register, heartbeat, claim, finish, report, rescue, expire."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _report_part(numbered: Sequence[tuple[int, JobReport]]) -> Plan[list[tuple[i
 
 
 class WorkerOperations:
-    """The operations that a worker performs, and what it has learned from their results."""
+    """The operations that a worker performs, and the state that it derives from their results."""
 
     def __init__(self, store: Store, *, rng: random.Random | None = None) -> None:
         self.store = store
@@ -68,11 +68,11 @@ class WorkerOperations:
         )
 
     def _heartbeat(self, worker: str) -> Plan[Beat]:
-        """Renew the worker's lease and read back what it is believed to run."""
+        """Renew the worker's lease, and read which jobs the database believes it runs."""
         return (yield from perform(worker_ops.heartbeat, worker))
 
     def _peek(self, worker: str) -> Plan[Beat]:
-        """Read back what the worker is believed to run, and nothing else."""
+        """Read which jobs the database believes the worker runs. The lease is not renewed."""
         return (yield from perform(worker_ops.peek, worker))
 
     def _retire(self, worker: str) -> Plan[None]:
@@ -80,24 +80,24 @@ class WorkerOperations:
         yield from perform(worker_ops.retire, worker)
 
     def _lead(self, name: str, worker: str, *, lease: Span) -> Plan[bool]:
-        """Whether this worker is the elected one."""
+        """Try to become, or stay, the elected worker. Return whether this worker is elected."""
         return (yield from perform(worker_ops.lead, name, worker, lease=lease))
 
     def _claim(
         self, worker: str, *, tasks: Sequence[str], n: int, queues: Queues = None, polls: bool = False
     ) -> Plan[Batch]:
-        """Claim at most n due jobs, in order. Expired jobs that it meets are canceled and do not count.
+        """Claim at most n due jobs, in order. Expired jobs that the claim finds are canceled and do not count.
 
         ``polls``: the caller claims again within a second, so jobs committed late can wait for the next full scan.
         """
         return (yield from self._claimer.claim(Wanted(worker, tasks, n, self._order(queues), polls)))
 
     def is_limited(self, queue: str, task: str) -> bool:
-        """Whether jobs of this task in this queue are under a limit."""
+        """Whether a limit applies to jobs of this task in this queue."""
         return self._claimer.is_limited(queue, task)
 
     def limits_may_have_changed(self) -> None:
-        """Read the limits again if the next claim finds nothing."""
+        """Read the limits again if the next claim finds no jobs."""
         self._claimer.limits_may_have_changed()
 
     def forget_limits(self) -> None:
@@ -107,8 +107,8 @@ class WorkerOperations:
     def _finish(self, outcomes: Sequence[Outcome], *, last: bool = False) -> Plan[Finished]:
         """Record outcomes. An outcome that is recorded already counts as accepted.
 
-        An outcome whose row stays locked, or that the database does not take, is neither accepted nor refused, and must
-        be recorded again. ``last``: there is no later try, so record a substitute that the database takes.
+        An outcome whose row stays locked, or that the database cannot store, is neither accepted nor refused, and must
+        be recorded again. ``last``: there is no later try, so record a substitute that the database can store.
         """
         return (yield from self._recorder.record(outcomes, last=last))
 
@@ -133,7 +133,7 @@ class WorkerOperations:
         except PERHAPS_REFUSED:
             if not outcomes:
                 raise
-            # The search for limited jobs must not keep outcomes from being recorded.
+            # Record the outcomes, although the search for limited jobs failed.
             wanted = wanted._replace(n=0)
             request = ClaimRequest(worker, (), 0)
         asked_at = monotonic()
@@ -144,14 +144,15 @@ class WorkerOperations:
         except PERHAPS_REFUSED as error:
             if not is_refusal(error):
                 raise
-            # The cause is either an outcome or a claimed row. In two transactions, it makes only one of them fail.
+            # The cause is either an outcome or a claimed row. With two transactions, only the transaction with the
+            # cause fails.
             return (yield from self._record_and_claim(outcomes, wanted))
         try:
             finished = yield from self._recorder.complete(outcomes, finished)
         except OUT_OF_SERVICE:
             if not claims.jobs:
                 raise
-            finished = finished._replace(refused=[])  # to be recorded again
+            finished = finished._replace(refused=[])  # these outcomes are recorded again
         self._damaged.note_recorded(finished)
         batch = Batch(claims.jobs, more=True)
         try:
@@ -184,13 +185,13 @@ class WorkerOperations:
         try:
             return finished, (yield from self._claimer.claim(wanted._replace(polls=False)))
         except OUT_OF_SERVICE:
-            # What is recorded counts: the next cycle claims again.
+            # Return the recorded outcomes, although the claim failed: the next cycle claims again.
             if not outcomes:
                 raise
             return finished, Batch(more=wanted.n > 0)
 
     def _report(self, reports: Sequence[JobReport]) -> Plan[list[ReportAnswer]]:
-        """Store the reports of running jobs. What the database refuses is dropped."""
+        """Store the reports of running jobs. Reports that the database refuses are dropped."""
         if not reports:
             return []
         try:
@@ -220,7 +221,7 @@ class WorkerOperations:
         try:
             (answer,) = yield from perform(report_ops.report, [report])
         except (StoreReadOnly, *DAMAGED) as error:
-            # A database that is read-only refuses everything, and the call has waited for it already.
+            # A read-only database refuses every write, and the call has already waited for it.
             read_only = isinstance(error, StoreReadOnly) and error.code != FORBIDDEN
             if read_only or report == checkpoint:
                 raise
@@ -231,13 +232,16 @@ class WorkerOperations:
     def _retire_silent(self, *, sweeper: str = "", wanted: Callable[[], bool] = lambda: True) -> Plan[None]:
         """Retire workers whose lease has expired, but not the ``sweeper`` itself.
 
-        ``wanted``: whether to do so, asked after each wait for the database.
+        ``wanted``: whether to retire them; called after each wait for the database.
         """
         since = self._steady_since()
         yield from perform(sweep_ops.retire_silent, sweeper=sweeper, steady_since=since, wanted=wanted)
 
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
-        """Free the jobs of workers that fell silent; without ``silent`` only those of workers retired already."""
+        """Free the jobs of workers that fell silent.
+
+        Without ``silent``, free only the jobs of workers that are retired already.
+        """
         if silent:
             yield from self._retire_silent()
         return (yield from self.sweeps.rescue(page=page))
@@ -265,11 +269,14 @@ class WorkerOperations:
     supersede, asupersede = sync_method(_supersede), async_method(_supersede)
 
     def _steady_since(self) -> Instant | None:
-        """On SQLite, leases are judged by this host's clock, which may have been set. PostgreSQL uses its own."""
+        """When this host's clock was last set. None on PostgreSQL, which judges leases by its own clock."""
         return self._watch.steady_since() if self.store.embedded else None
 
     def _order(self, queues: Queues) -> list[str] | None:
-        """The order of queues for one claim. Weights draw it anew each time: they are the odds of being first."""
+        """The order of queues for one claim.
+
+        With weights, the order is random each time: a weight is the odds of being first.
+        """
         if queues is None:
             return None
         if isinstance(queues, Mapping):

@@ -8,8 +8,8 @@ from perdure.model.job import Lease
 class OrphanClaims:
     """Finds orphan claims.
 
-    The answer to a claim may still arrive while a cycle is under way. So a claim is an orphan only once all cycles have
-    ended that had begun when the claim was first seen.
+    The answer to a claim may still arrive while a cycle is under way. So a claim counts as an orphan only after a wait:
+    all cycles that had begun when it was first seen must have ended.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Turns what a handler returned or raised into the outcome of its attempt."""
+"""Turns the returned value or raised error of a handler into the outcome of its attempt."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ MESSAGE = 2_000
 """How many characters of a message are kept. A handler may raise an error with a gigabyte of text."""
 
 MOST_LINKED = 100
-"""How many linked errors (causes, members of groups) a traceback may show. With 20,000 of them, the event loop was
-blocked for 17 s."""
+"""How many linked errors (causes, members of groups) a traceback may show.
+
+With 20,000 linked errors, the event loop was blocked for 17 s.
+"""
 
 
 _PACKAGE = Path(__file__).parent.parent
@@ -56,7 +58,7 @@ def returned(handler: Handler, lease: Lease, value: object) -> Succeeded:
 def raised(handler: Handler, job: Claimed, error: BaseException) -> Outcome | None:
     """The outcome of a raised error.
 
-    None if the handler stopped because it was asked to. Then ``executor.classify`` decides.
+    None if the handler stopped because it was asked to. In that case ``executor.classify`` decides.
     """
     if isinstance(error, Stopped):
         return None
@@ -171,7 +173,7 @@ def _code(code: object, redact: Redact) -> str | None:
 
 def _message(error: BaseException, redact: Redact) -> str:
     try:
-        # Redact before the cut, which could leave half of a secret.
+        # Redact before the text is cut: a cut could leave half of a secret, which would not be found.
         return redact(str(error))[:MESSAGE]
     except BaseException:
         return ""
@@ -185,7 +187,10 @@ def _name(error: BaseException) -> str:
 
 
 def _checked_delay(delay: object) -> Span:
-    """The delay of a signal. Raise an error if it is not valid: a subclass of a signal may have set anything."""
+    """The delay of a signal.
+
+    Raise an error if the delay is not valid: a subclass of a signal may have set any value.
+    """
     if type(delay) is not int or delay < 0:
         raise TypeError(delay)
     return delay

@@ -1,4 +1,4 @@
-"""Records outcomes: all at once, or in parts if the database refuses some of them."""
+"""Records outcomes: all at once, or in parts if the database refuses some outcomes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,33 @@ from perdure.worker.database_errors import PERHAPS_REFUSED, is_refusal
 from perdure.worker.split import split
 
 MOST_FAILING = 10_000
-"""How many workflows with a failure are remembered. A workflow that is forgotten costs an extra transaction."""
+"""How many workflows with a failure are remembered.
+
+If a workflow is forgotten, its next success costs an extra transaction.
+"""
 
 
 class Recorder:
     """Records outcomes for WorkerOperations."""
 
     def __init__(self, damaged: DamagedRows, rng: random.Random, *, shortens: bool) -> None:
-        """``shortens``: record successes of steps in one round trip, if nothing in their workflow has failed."""
+        """``shortens``: whether to record successes of steps in one round trip if possible, see ops/finish_steps.py."""
         self._damaged = damaged
         self._rng = rng
         self.failing: set[str] | None = set() if shortens else None
-        """Workflows in which something has failed. None if the database has no round trips to save."""
+        """Workflows in which a step has failed or was canceled.
+
+        None if ``shortens`` is False: an embedded database has no round trips.
+        """
 
     def record(
         self, outcomes: Sequence[Outcome], *, skip_locked: bool = False, last: bool = False
     ) -> Plan[Finished]:
-        """Record all outcomes that the database takes. Those neither accepted nor refused must be recorded again.
+        """Record all outcomes that the database can store.
 
-        ``skip_locked``: do not wait for rows that others have locked. ``last``: there is no later try.
+        An outcome neither accepted nor refused must be recorded again.
+
+        ``skip_locked``: do not wait for rows that other transactions have locked. ``last``: there is no later try.
         """
         if not outcomes:
             return Finished([], [])
@@ -62,7 +70,7 @@ class Recorder:
         return finished
 
     def _record_part(self, outcomes: Sequence[Outcome], last: bool) -> Plan[Finished]:
-        """Record these outcomes in one transaction. If a single one keeps failing, record a substitute."""
+        """Record these outcomes in one transaction. If a single outcome keeps failing, record a substitute."""
         try:
             return (yield from self._record_skipping_locked(outcomes))
         except PERHAPS_REFUSED as error:
@@ -75,12 +83,12 @@ class Recorder:
             raise
 
     def _record_skipping_locked(self, outcomes: Sequence[Outcome]) -> Plan[Finished]:
-        """Record the outcomes whose rows are not locked. The others must be recorded again."""
+        """Record the outcomes whose rows are not locked. The other outcomes must be recorded again."""
         finished = yield from perform(finish_ops.finish_skipping_locked, outcomes, jitter=self._rng.random)
         return (yield from self._recheck(outcomes, finished))
 
     def complete(self, outcomes: Sequence[Outcome], finished: Finished) -> Plan[Finished]:
-        """Record again the outcomes that were left out because something in their workflow has failed."""
+        """Record again the outcomes that were left out because a step of their workflow has failed or was canceled."""
         finished = yield from self._recheck(outcomes, finished)
         if not finished.failing or self.failing is None:
             return finished

@@ -25,7 +25,10 @@ from perdure.worker.options import WorkerOptions
 from perdure.worker.slots import Slots
 
 PAUSE = 0.02
-"""Seconds between two notifications for callers that wait for jobs. One serves all jobs that ended meanwhile."""
+"""Seconds between two notifications for callers that wait for jobs.
+
+A notification covers all jobs that ended meanwhile.
+"""
 
 LAST = 1.0
 """Seconds for the last notification of a worker that stops."""
@@ -148,7 +151,7 @@ def log_start(name: str, address: str, *, options: WorkerOptions, slots: Slots) 
     """Log the first line of a worker: its name, database, queues and tasks."""
     extra: dict[str, object] = {
         "worker": name,
-        # Not an import, because importing a name from the package imports the app, which is a higher layer.
+        # This is not an import, because importing a name from the package imports the app, which is a higher layer.
         "version": vars(sys.modules["perdure"])["__version__"],
         "database": address,
         "queues": options.queues if options.queues is None else list(options.queues),

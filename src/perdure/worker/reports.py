@@ -40,7 +40,7 @@ class Reports:
         self._waiting: list[Callable[[], None]] = []
 
     def note_pending(self) -> None:
-        """Note that a handler has something to report. Called from any thread."""
+        """Note that a handler has a new report. Called from any thread."""
         self._pending = True
 
     def when_written(self, attempt: Attempt, record: Callable[[Attempt], None]) -> None:
@@ -126,7 +126,8 @@ class Reports:
 def put_back(reports: Sequence[tuple[Attempt, JobReport]]) -> None:
     """Put reports back, so that they are written again.
 
-    They may have been written already, if only the answer was lost. A line twice is better than no line.
+    They may have been written already, if only the answer was lost. But a log line that appears twice is better than a
+    lost line.
     """
     for attempt, report in reports:
         attempt.context.put_back(report)
@@ -135,7 +136,7 @@ def put_back(reports: Sequence[tuple[Attempt, JobReport]]) -> None:
 def warn_of_lost_lines(report: JobReport) -> None:
     """Warn that log lines are lost, because the lease of their job is over.
 
-    For example, the handler's own transaction has recorded its success.
+    The lease is over, for example, once the handler's own transaction has recorded its success.
     """
     if report.logs:
         _log.warning("%d lines of job %s are lost: its lease was over", len(report.logs), report.lease.job)

@@ -23,7 +23,7 @@ from perdure.worker.handler import Handler
 
 
 class StepResults:
-    """The parents of one step, and those of their results that are in memory. It may be used from any thread.
+    """The parents of one step, with the results that are in memory. It may be used from any thread.
 
     A result that was not read ahead is read on demand, together with the next results that fit on one page. The last
     page is kept, so reading all results in order takes one statement per page.
@@ -47,7 +47,7 @@ class StepResults:
         return [parent.key for parent in self.parents or () if parent.state == "succeeded"]
 
     def find(self, key: str) -> ParentResult | None:
-        """The direct parent with this key, with its result if that is in memory."""
+        """The direct parent with this key, with its result if the result is in memory."""
         if (position := self._positions.get(key)) is None or self.parents is None:
             return None
         parent = self.parents[position]

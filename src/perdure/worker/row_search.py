@@ -9,7 +9,7 @@ from perdure.model.job import Claimed
 from perdure.ops.claim import ClaimRequest
 
 TRY_FOR = 0.5
-"""Seconds for which one claim tries row after row. The next claim skips the rows that this one passes over."""
+"""Seconds for which one claim tries row after row. The next claim skips the rows that this claim passes over."""
 
 UNPROVEN_AGAIN = 20
 """If a claim finds no other row, it retries this many of the rows that failed while no row could be claimed."""

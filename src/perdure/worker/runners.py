@@ -66,7 +66,7 @@ class LoopRunner:
         current_context.set(attempt.context)
         handler, job = attempt.handler, attempt.job
         outcome: Outcome | None
-        value = None  # it stays None if a middleware swallows an error
+        value = None  # the value stays None if a middleware swallows an error
         try:
             with handler.around(attempt.context):
                 value = await handler.call(job.payload, attempt.context)
@@ -94,7 +94,7 @@ class LoopRunner:
 
 
 class ThreadRunner:
-    """Runs plain handlers in daemon threads, so that a handler that never ends does not delay the program's end."""
+    """Runs synchronous handlers in daemon threads. A handler that never ends does not delay the program's end."""
 
     def __init__(self, slots: int, freed: Callable[[], None]) -> None:
         self._threads = DaemonThreads("perdure-handler", limit=slots)
@@ -120,7 +120,7 @@ class ThreadRunner:
         """Do nothing: a thread cannot be stopped. Its handler can call ``ctx.check()``."""
 
     def give_up(self, attempt: Attempt) -> None:
-        """End the attempt. Its handler keeps the slot until it returns."""
+        """End the attempt. Its handler keeps the slot until the handler returns."""
         self._given_up.add(attempt)
         attempt.give_up()
 
@@ -141,7 +141,7 @@ class ThreadRunner:
             outcome = returned(handler, attempt.lease, value)
         now = monotonic()
         attempt.returned = outcome, now
-        with suppress(RuntimeError):  # the loop was closed, so nobody can record this
+        with suppress(RuntimeError):  # the loop was closed, so nobody can record the outcome
             self._loop.call_soon_threadsafe(self._ended, attempt, outcome, now)
 
     def _ended(self, attempt: Attempt, outcome: Outcome | None, now: float) -> None:

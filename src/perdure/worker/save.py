@@ -74,7 +74,10 @@ class SaveCall:
 
 
 def encode_checkpoint(value: object) -> str:
-    """Encode a checkpoint. Errors name the path of a bad value, as in an argument named ``checkpoint``."""
+    """Encode a checkpoint.
+
+    Errors name the path of a bad value, as if the checkpoint were an argument named ``checkpoint``.
+    """
     try:
         return encode_plain({"checkpoint": value})[len('{"checkpoint":') : -1]
     except PayloadTooLarge:
@@ -87,6 +90,6 @@ def without_progress(report: JobReport) -> JobReport:
 
 
 def merged(earlier: Report, later: Report) -> Report:
-    """Both reports as one. Values that the later one omits are those of the earlier one."""
+    """Both reports as one. Values that the later report omits are taken from the earlier report."""
     given = {name: value for name, value in msgspec.structs.asdict(later).items() if value is not None}
     return msgspec.structs.replace(earlier, **given)

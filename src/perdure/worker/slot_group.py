@@ -18,11 +18,11 @@ class SlotGroup:
         """Whether the last claim may have left jobs that are due."""
         self._recorded_by = self._claimed_by = 0
         self.drained = not tasks
-        """Whether the last claim found nothing, and nothing has been recorded since."""
+        """Whether the last claim found no jobs, and no outcome has been recorded since."""
 
     @property
     def wants_claim(self) -> bool:
-        """Whether there may be something to claim."""
+        """Whether there may be jobs to claim."""
         return self._changed or self._may_have_more
 
     def note_change(self) -> None:
@@ -35,13 +35,13 @@ class SlotGroup:
     def outcomes_sent(self, cycle: int) -> None:
         """Note that a cycle records outcomes, which may make jobs due at once.
 
-        Examples are a snooze of zero, and jobs that the handler enqueued.
+        Examples are a snooze of zero seconds, and jobs that the handler enqueued.
         """
         self._recorded_by = cycle
         self.drained = not self.tasks
 
     def claim_answered(self, cycle: int, asked: int, jobs: Batch) -> None:
-        """Note the answer to a claim. Answers may arrive in any order; the one to the latest cycle counts."""
+        """Note the answer to a claim. Answers may arrive in any order; the answer to the latest cycle counts."""
         if cycle > self._claimed_by:
             self._claimed_by = cycle
             self._may_have_more = jobs.more or len(jobs) == asked

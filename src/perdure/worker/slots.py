@@ -1,4 +1,4 @@
-"""The slots in which a worker's jobs run, and how many are free."""
+"""The slots in which a worker's jobs run, and how many slots are free."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from perdure.worker.runners import LoopRunner, ThreadRunner
 from perdure.worker.steps import Steps
 
 MOST_KEPT = 64 << 20
-"""The most bytes of outcomes that are kept without a slot until the database takes them. Beyond that, attempts keep
-their slots, so a worker whose outcomes are all refused stops claiming in the end."""
+"""The most bytes of outcomes that are kept without a slot until the database stores them.
+
+Beyond that, attempts keep their slots, so a worker whose outcomes are all refused stops claiming in the end.
+"""
 
 KEPT_SIZE = 8 << 10
 """Approximate bytes of an attempt, besides its arguments and its outcome."""
 
 
 class Slots:
-    """The event loop and threads, which share ``concurrency`` slots, and processes, which have their own."""
+    """The event loop and threads, which share ``concurrency`` slots, and processes, which have their own slots."""
 
     def __init__(
         self,
@@ -99,7 +101,10 @@ class Slots:
             self._here += 1
 
     def free_early(self, attempt: Attempt) -> None:
-        """Free the slot of an attempt whose outcome the database does not take yet, if memory allows it."""
+        """Free the slot of an attempt whose outcome cannot be recorded yet.
+
+        Do nothing if ``MOST_KEPT`` would be exceeded.
+        """
         size = KEPT_SIZE + attempt.size
         if attempt not in self._freed_early and self._kept_bytes + size <= MOST_KEPT:
             self.leave(attempt)

@@ -1,4 +1,4 @@
-"""Which results one step needs before its handler begins."""
+"""Decides which results one step needs before its handler begins."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from perdure.worker.attempt import Attempt
 from perdure.worker.results import missing
 
 MOST_AHEAD = 16 << 20
-"""The most bytes of results that are read before an async handler begins. If its parents have more, their results are
-read on demand. This depends only on the parents, never on what else the worker holds in memory."""
+"""The most bytes of results that are read before an async handler begins.
+
+If its parents have more, their results are read on demand. This depends only on the parents, never on other results
+that the worker holds in memory.
+"""
 
 MOST_ARGUMENTS = 64 << 20
-"""Bytes that a step's arguments may take once references are replaced by results."""
+"""The most bytes of a step's arguments once references are replaced by results."""
 
 
 class StepNeeds:
@@ -48,7 +51,7 @@ class StepNeeds:
 
     @property
     def unknown(self) -> list[str]:
-        """The keys to which the arguments refer, without those of direct parents."""
+        """The keys to which the arguments refer, without the keys of direct parents."""
         return [key for key in self._references if key not in self._known]
 
     def add_ancestors(self, found: Iterable[ParentResult]) -> None:

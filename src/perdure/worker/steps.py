@@ -32,8 +32,8 @@ class Steps:
     """Reads results for the steps of one worker. This is used in the event loop's thread.
 
     One statement reads the first page of parents for all steps that begin together. Most steps need nothing else and
-    begin. For each of the others, a task of its own reads the rest, so that no other step waits for it. Large reads run
-    one at a time, so that shared parents are read once.
+    begin. For each other step, a separate task reads the remaining results, so that no step waits for another. Large
+    reads run one at a time, so that shared parents are read once.
     """
 
     def __init__(self, store: Store, health: Health) -> None:

@@ -1,4 +1,4 @@
-"""Subscribers to events. They are called on the event loop or in threads of their own, and no job waits for them."""
+"""Subscribers to events. They are called on the event loop or in separate threads, and no job waits for them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def subscriber_of(listener: Listener) -> Subscriber:
 
 
 class Lag:
-    """Logs when a listener no longer keeps up, and when it does again."""
+    """Logs when a listener no longer keeps up with its events, and when it keeps up again."""
 
     def __init__(self, listener: Listener) -> None:
         self.name = getattr(listener, "__qualname__", type(listener).__qualname__)
@@ -64,7 +64,7 @@ class Lag:
 
 
 class LoopSubscriber:
-    """Calls an async listener. Its calls run concurrently, each with a time limit."""
+    """Calls an async listener. The calls run concurrently, each with a time limit."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -102,7 +102,7 @@ class LoopSubscriber:
 
 
 class ThreadSubscriber:
-    """Calls a plain listener for one event after the other, in a thread that is started with the first event."""
+    """Calls a synchronous listener for one event after the other, in a thread that is started with the first event."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -141,7 +141,7 @@ class ThreadSubscriber:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN):
                 await self._over.wait()
-        self._events.clear()  # otherwise a call that hangs now would be followed by more calls
+        self._events.clear()  # otherwise more calls would follow a call that hangs now
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name=f"perdure-listener-{self._lag.name}", daemon=True)

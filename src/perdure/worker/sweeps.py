@@ -1,4 +1,4 @@
-"""What a sweep does to jobs, page by page. A row that the database refuses stops no other."""
+"""The writes of a sweep, page by page. A row that the database refuses does not stop the other rows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from perdure.worker.damaged_rows import DamagedRows
 from perdure.worker.database_errors import PERHAPS_REFUSED, is_refusal
 
 MOST_EXPIRED = 10_000
-"""How many expired jobs are remembered until they are reported; a program without a worker reports none."""
+"""How many expired jobs are remembered until they are reported.
+
+In a program without a worker, they are never reported.
+"""
 
 MOST_PAGES = 20
-"""How many pages are set aside in one sweep: the other duties must not wait for long."""
+"""How many pages of jobs are set aside in one sweep. With more pages, other duties would wait for long."""
 
 
 class Sweeps:
-    """Used by WorkerOperations."""
+    """The sweeps of WorkerOperations."""
 
     def __init__(self, damaged: DamagedRows, rng: random.Random) -> None:
         self._damaged = damaged
@@ -52,7 +55,7 @@ class Sweeps:
             after = one.last
 
     def _rescue_in_parts(self, after: str, page: int) -> Plan[sweep_ops.Rescued]:
-        """The same page; rows that cannot be written stay for a later sweep."""
+        """Rescue the jobs of a page, in parts. Rows that cannot be written stay for a later sweep."""
         orphans = yield from perform(sweep_ops.list_orphans, after=after, n=page)
         rescued = yield from self._damaged.sweep(
             orphans,
@@ -71,7 +74,7 @@ class Sweeps:
         return total + (yield from self._sweep_steps())
 
     def expire_page(self, page: int = 500) -> Plan[tuple[int, bool]]:
-        """Cancel a page of expired jobs; return how many, and whether there may be more."""
+        """Cancel a page of expired jobs. Return how many were canceled, and whether there may be more."""
         try:
             expired = yield from perform(sweep_ops.expire, n=page)
             more = len(expired) == page
@@ -95,7 +98,7 @@ class Sweeps:
         return expired, went_on and len(found) == page + known
 
     def _sweep_steps(self, n: int = 100) -> Plan[int]:
-        """Cancel steps that were not started in time, and end gates whose time ran out."""
+        """Cancel steps that were not started in time, and resolve gates whose timeout has passed."""
         try:
             return len((yield from perform(sweep_ops.sweep_steps, n=n)))
         except PERHAPS_REFUSED as error:
@@ -111,7 +114,7 @@ class Sweeps:
         return len(swept)
 
     def bring_back(self, *, page: int = 1000) -> Plan[int]:
-        """Bring back every job that was set aside and is due soon; return how many."""
+        """Bring back every job that was set aside and is due soon. Return how many jobs."""
         total, behind = 0, FIRST
         while True:
             found = yield from perform(aside_ops.find_due_soon, behind=behind, n=page)
@@ -141,7 +144,7 @@ class Sweeps:
         )
 
     def set_aside(self, *, page: int = 5000) -> Plan[int]:
-        """Set aside jobs of queues and priorities in which nothing is due soon; return how many."""
+        """Set aside jobs of queues and priorities in which no job is due soon. Return how many jobs."""
         total, after = 0, ""
         for _ in range(MOST_PAGES):
             try:
@@ -158,7 +161,7 @@ class Sweeps:
         return total
 
     def _set_aside_in_parts(self, after: str, page: int) -> Plan[aside_ops.SetAside]:
-        """The same queues, except those with a row that cannot be written."""
+        """Set aside jobs of the next queues, in parts. Queues with a row that cannot be written are left out."""
         queues = yield from perform(aside_ops.list_ready_queues, after=after)
         done = yield from self._damaged.sweep(
             queues,

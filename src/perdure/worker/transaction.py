@@ -27,8 +27,8 @@ _log = logging.getLogger("perdure.worker")
 class TransactionBlock:
     """``with ctx.transaction() as conn:`` or ``async with``: a driver's connection, in a transaction.
 
-    The block ends with the job's success and the commit, or with a rollback if it raises. On SQLite it holds the
-    write lock of the whole database, for which heartbeats wait, so it must be short.
+    The end of the block records the job's success and commits. If the block raises, the transaction is rolled back. On
+    SQLite the block holds the write lock of the whole database, for which heartbeats wait, so it must be short.
     """
 
     def __init__(self, context: JobContext) -> None:
@@ -106,7 +106,7 @@ class TransactionBlock:
     def _one_at_a_time(self) -> Iterator[None]:
         """Refuse a nested block.
 
-        The outer block records the success. On SQLite, the inner block would wait for the outer one for ever.
+        The outer block records the success. On SQLite, the inner block would wait for ever for the outer block.
         """
         if self._context.block is not None:
             raise Refused(
@@ -125,7 +125,7 @@ class TransactionBlock:
         try:
             yield
         except Exception as failure:
-            # If sqlstate is None, the connection was lost, and only the database knows whether it committed.
+            # If sqlstate is None, the connection was lost, and only the database knows whether the commit succeeded.
             if getattr(failure, "sqlstate", "") is not None:
                 self._context.forget_success()
             raise

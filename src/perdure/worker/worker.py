@@ -39,8 +39,10 @@ from perdure.worker.steps import Steps
 from perdure.worker.sweeper import Sweeper
 
 FLUSH, LAST = 5.0, 1.0
-"""``FLUSH``: seconds to record the last outcomes. ``LAST``: seconds that the last try gets at least. Other workers
-rescue the jobs whose outcomes could not be recorded."""
+"""``FLUSH``: seconds to record the last outcomes.
+
+``LAST``: the least seconds for the last try. Other workers rescue the jobs whose outcomes could not be recorded.
+"""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -58,7 +60,7 @@ class Worker:
         program: Load | None = None,
         sync: Callable[[], Plan[None]] | None = None,
     ) -> None:
-        """``program``: where a child process finds the app. Without it, the worker starts no child processes.
+        """``program``: where a child process finds the app. Without ``program``, the worker starts no child processes.
 
         ``sync`` writes the tasks into the database.
         """
@@ -82,7 +84,7 @@ class Worker:
     # Called by the program that runs the worker
 
     def stop(self) -> None:
-        """Stop claiming, let running jobs end, and give back those that do not end in time."""
+        """Stop claiming, let running jobs end, and give back the jobs that do not end in time."""
         self._stop_requested = True
         self._end()
 
@@ -102,7 +104,7 @@ class Worker:
 
     @property
     def status(self) -> Exit | None:
-        """How the worker ended, None while it runs."""
+        """How the worker ended; None while it runs."""
         return self._status if self._over.is_set() else None
 
     async def wait(self) -> Exit:
@@ -213,7 +215,7 @@ class Worker:
         return loops
 
     def _listen(self) -> Callable[[], None]:
-        """Wake the worker when others commit. Return a function that ends this."""
+        """Wake the worker after commits. Return a function that stops listening."""
         loop = asyncio.get_running_loop()
 
         def committed(topics: frozenset[str]) -> None:
@@ -249,7 +251,7 @@ class Worker:
         return list(self._executor.attempts)
 
     def on_beat(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
-        """Compare what the database believes with what runs here."""
+        """Compare the jobs that the database believes this worker runs with the attempts that it runs."""
         if not beat.live:
             self._executor.cycle.wake()  # claim again: claims under the retired identity found nothing
         self._identity.configs = beat.configs
@@ -313,7 +315,10 @@ class Worker:
                             await changed.wait()
 
     async def _leave(self) -> None:
-        """Record the outcomes that the loops did not record, and retire: then no job runs in this worker's name."""
+        """Record the outcomes that the loops did not record, and retire.
+
+        No job runs under this worker's identity afterwards.
+        """
         attempts = self._executor.attempts.values()
         try:
             async with asyncio.timeout(max(LAST, min(FLUSH, self._flush_until - monotonic()))):
@@ -332,7 +337,7 @@ class Worker:
                 "The end of this worker could not be recorded: other workers will find what is left"
             )
             self._status, self.error = Exit.CRASHED, self.error or error
-        self._heartbeat.end()  # even after an error: otherwise it would renew leases of jobs that nobody runs
+        self._heartbeat.end()  # even after an error: it must not renew leases of jobs that nobody runs
         self._identity.release_lock()
         await self._slots.close()
         await self._executor.reporter.close()
@@ -342,12 +347,12 @@ class Worker:
     def end_without_loop(self, error: BaseException) -> None:
         """Record attempts from this thread, and end the process if the worker owns it.
 
-        This is for an event loop that cannot run any more, for example because a handler closed what the loop waits on.
+        This is for an event loop that cannot run any more, for example because a handler closed the loop's selector.
         """
         if not self.ready.is_set():
             return
         for attempt in self._executor.attempts.values():
-            # Not stop(): cancelling a handler needs the loop.
+            # This does not call stop(): cancelling a handler needs the loop.
             if not attempt.ended and attempt.stop_reason is None:
                 attempt.stop_reason = "loop_stopped"
         message = f"The event loop cannot run any more ({type(error).__name__})."

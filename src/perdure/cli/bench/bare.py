@@ -1,4 +1,4 @@
-"""The database without perdure: the simplest queue in handwritten SQL, on one connection.
+"""Bare SQL, to compare with perdure: the simplest queue in handwritten SQL, on one connection.
 
 The queue is a table with an index on ready jobs, without priorities, limits, leases, retries or history. perdure is
 slower by the cost of these features.
@@ -40,7 +40,7 @@ class Bare(Protocol):
         ...
 
     def cycle(self) -> int:
-        """Finish the jobs that were claimed last and claim the next ones, with one commit."""
+        """Finish the jobs that were claimed last and claim the next jobs, with one commit."""
         ...
 
     def close(self) -> None: ...

@@ -17,7 +17,7 @@ TITLES = {
     "drain": "drain by one worker",
 }
 COMMIT = "a commit"
-"""The name of a figure: the time of a commit in bare SQL. It is not in the table, but in the first sentence."""
+"""The name of a figure: the time of a commit in bare SQL. The figure is not in the table, but in the first sentence."""
 FAR = 0.005
 """If a commit takes more seconds than this, the report gives advice."""
 
@@ -46,7 +46,7 @@ def print_report(figures: Figures, database: str, *, as_json: bool) -> None:
 def lines(figures: Figures) -> Iterator[dict[str, Any]]:
     """Each figure as a document, with its slowest and fastest round.
 
-    ``bare``: the rate without perdure. ``ratio``: perdure's rate divided by it.
+    ``bare``: the rate without perdure. ``ratio``: perdure's rate divided by ``bare``.
     """
     for name, title in TITLES.items():
         rate, (low, high) = figures.ours[name], figures.ours_range[name]
@@ -89,7 +89,7 @@ def verdict(figures: Figures) -> Iterator[str]:
 
 
 def _commit(figures: Figures) -> float:
-    """The seconds that a commit takes, measured as a bare insert, which takes hardly longer."""
+    """The seconds that a commit takes, measured as an insert in bare SQL, which takes hardly longer."""
     return 1 / figures.bare["singles"]
 
 

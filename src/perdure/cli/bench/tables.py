@@ -30,11 +30,16 @@ class Place(NamedTuple):
     """The temporary tables."""
 
     settings: DatabaseSettings
-    """The settings of the user's app, changed to the temporary tables, so that another process can open these."""
+    """The settings of the user's app, but with the URL and schema of the temporary tables.
+
+    Another process opens the tables with these settings.
+    """
     app: App
     bare: Store
-    """The store for bare SQL: the same PostgreSQL schema, or another SQLite file. Only one connection writes to that
-    file, so it may checkpoint."""
+    """The store for bare SQL: the same PostgreSQL schema, or another SQLite file.
+
+    Only one connection writes to that file, so this connection may checkpoint.
+    """
     address: str
     """The address of the user's database."""
 
@@ -78,7 +83,8 @@ def _schema(settings: DatabaseSettings) -> Iterator[App]:
             if error.code == "store.forbidden":
                 raise Failure(_FORBIDDEN) from None
             if not isinstance(error, StoreAway):
-                # Some migrations may be applied. Report the error of the migration, not an error of the drop.
+                # Some migrations may have been applied, so drop the schema. Report the error of the migration, not an
+                # error of the drop.
                 with suppress(Exception):
                     _drop(app, settings.schema)
             raise
@@ -179,7 +185,7 @@ def _beside(path: str, name: str) -> Path:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Treat the signals in ENDS like Ctrl-C, which also stops an event loop properly."""
+    """Treat the signals in ENDS like Ctrl-C, because Ctrl-C also stops an event loop properly."""
     told: list[int] = []
 
     def interrupt(number: int, _frame: object) -> None:
@@ -201,7 +207,10 @@ def _signals_raise() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C while the tables are deleted, which takes moments. Otherwise the user would have to delete them."""
+    """Ignore Ctrl-C while the tables are deleted, which takes moments.
+
+    Otherwise the user would have to delete the tables.
+    """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -40,7 +40,8 @@ def another_worker(place: Place) -> Iterator[None]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            # The settings are not passed as arguments: other users can see those, and the URL may contain a password.
+            # The settings are not passed as arguments: other users can see arguments, and the URL may contain a
+            # password.
             process.stdin.write(f"{json.dumps(place.settings)}\n")
             process.stdin.flush()
             if (said := process.stdout.readline().strip()) != READY:

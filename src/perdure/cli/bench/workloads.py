@@ -97,7 +97,10 @@ class Work:
         self._begun = self._app.task(name=TASK, queue=PICK_UP)(begun)
 
     def steps(self) -> Iterator[Step]:
-        """The steps in order. One share is about the time that a workload needs to reach its full rate."""
+        """The steps in order.
+
+        One share of the time is about as long as a workload needs to reach its full rate.
+        """
         yield Step("warming up", 1, self._warm_up)
         for number in range(ROUNDS):
             queue = f"bench-{number}"
@@ -163,7 +166,7 @@ class Work:
         self._note("bulk", _rate(many, seconds, most=MOST))
 
     def _drain(self, queue: str, seconds: float) -> None:
-        """Run the queue's jobs with a worker in this process, which does nothing else meanwhile."""
+        """Run the queue's jobs with a worker in this process. The process does nothing else meanwhile."""
         waiting = sum(self._app.count_jobs(queue=queue)[queue].values())
 
         async def work() -> float:

@@ -1,7 +1,7 @@
 """Operations on a caller's connection, inside the caller's transaction.
 
-The operations commit or roll back together with that transaction. Each runs in a savepoint, so that a refusal leaves
-the transaction usable. Nothing here commits or rolls back what the caller began.
+The operations commit or roll back together with that transaction. Each operation runs in a savepoint, so that a refusal
+leaves the transaction usable. This module never commits or rolls back a transaction that the caller began.
 
 Each driver has a ``DriverAdapter`` in a small file: how to read the state of a connection, and how to run a statement.
 A session of SQLAlchemy and a connection of Django have a ``Wrapper``, which finds the driver's connection inside.
@@ -69,7 +69,7 @@ class BoundStatement(NamedTuple):
 class State(NamedTuple):
     """The state of a connection.
 
-    ``begin``: whether we must begin a transaction: none is open, and the driver will not begin one.
+    ``begin``: whether we must begin a transaction, because no transaction is open and the driver will not begin one.
     ``database``: the name of the database, if the driver knows it.
     """
 
@@ -83,13 +83,13 @@ Batch: TypeAlias = Sequence[BoundStatement]
 class Uninterruptible(tuple[BoundStatement, ...]):
     """A batch that always runs to its end, even if the caller is cancelled.
 
-    Everything up to the savepoint is such a batch, and the end of the savepoint is one. An interruption there would
+    The statements up to the savepoint are such a batch, and so is the end of the savepoint. An interruption there would
     fail the caller's transaction.
     """
 
 
 class Opening(NamedTuple):
-    """The statements that begin a transaction, if we must begin it, and those that roll it back."""
+    """The statements that begin a transaction, if we must begin it, and the statements that roll it back."""
 
     begin: Batch = ()
     undo: Batch = ()
@@ -132,7 +132,7 @@ class DriverAdapter:
 class Wrapper:
     """How to use an object that holds a driver's connection. ``open`` returns that connection.
 
-    ``open`` also begins a transaction, if the next statement of the object would begin one.
+    ``open`` also begins a transaction if the object would begin one with its next statement.
     """
 
     mode: Mode
@@ -152,7 +152,7 @@ def perform(
             return answers
         except BaseException as error:
             failed = adapter.translate(error)
-        raise failed  # outside the except block, so that it does not carry the driver's error
+        raise failed  # outside the except block, so that its context is not the driver's error
 
     with _alone(conn):
         joined = _Joined(store, adapter)
@@ -187,8 +187,9 @@ async def aperform(
 async def _run_in_task(run: Coroutine[Any, Any, list[Rows]], batch: Batch) -> list[Rows]:
     """Run a batch in a task of its own, because a driver that is interrupted twice leaves its connection unusable.
 
-    If the caller is canceled, cancel that task and wait for its end. An uninterruptible batch is not canceled: the
-    caller gets the cancellation at its next wait, unless it was withdrawn by then, for example because a timeout ended.
+    If the caller is canceled, cancel that task and wait for its end. An uninterruptible batch is not canceled. The
+    caller gets the cancellation at its next wait, unless the cancellation was withdrawn by then, for example because a
+    timeout block ended.
     """
     import asyncio  # imported here, because blocking programs never need it
 
@@ -203,7 +204,7 @@ async def _run_in_task(run: Coroutine[Any, Any, list[Rows]], batch: Batch) -> li
             canceled = True
     if canceled and not isinstance(batch, Uninterruptible):
         if not work.cancelled():
-            work.exception()  # otherwise asyncio logs it as never retrieved
+            work.exception()  # otherwise asyncio logs that the exception was never retrieved
         raise asyncio.CancelledError
     if canceled and (caller := asyncio.current_task()) is not None:
         asyncio.get_running_loop().call_soon(_cancel_again, caller)
@@ -217,7 +218,7 @@ def _cancel_again(caller: asyncio.Task[Any]) -> None:
 
 
 def wrong_mode(mode: Mode, method: str) -> UnsupportedConnection:
-    """An error that names the method to use with a sync or an async connection."""
+    """The error for a connection of the other mode. It names the method to use with a sync or an async connection."""
     sentences = {
         "async": f"The connection is async: await {method}.",
         "sync": f"The connection is blocking: call {method}, in an async program from a thread "
@@ -275,7 +276,7 @@ _in_use: dict[int, object] = {}
 
 @contextmanager
 def _alone(conn: object) -> Iterator[None]:
-    """Refuse two operations at a time on one connection: one would release the other's savepoint."""
+    """Refuse a second operation at the same time on one connection: it would release the savepoint of the first."""
     mine = object()
     if _in_use.setdefault(id(conn), mine) is not mine:
         raise UnsupportedConnection("The connection is still busy with another call.", code="conn.busy")
@@ -286,7 +287,10 @@ def _alone(conn: object) -> Iterator[None]:
 
 
 class _Joined:
-    """Runs an operation between SAVEPOINT and RELEASE, in batches. ``wake`` holds the topics that it announced."""
+    """Runs an operation between SAVEPOINT and RELEASE, in batches.
+
+    ``wake`` holds the topics that the operation announced.
+    """
 
     def __init__(self, store: Store, adapter: DriverAdapter) -> None:
         self._store = store
@@ -304,7 +308,7 @@ class _Joined:
             yield self._notice()
         except BaseException:
             if self._begun:
-                # This fails if the connection is lost. Report the first error, not this one.
+                # This fails if the connection is lost. Report the first error, not the error of the rollback.
                 with suppress(Exception):
                     yield Uninterruptible(self._opening.undo or _UNDO)
             raise

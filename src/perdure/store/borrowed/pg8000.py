@@ -19,7 +19,8 @@ from perdure.store.postgres.text_format import READERS
 def _look(connection: Any) -> State:
     """The state of a connection. If no transaction is open, we begin one.
 
-    pg8000's cursors would begin it, but we do not use them: their parameter style is a global variable of pg8000.
+    pg8000's cursors would begin a transaction, but we do not use them: their parameter style is a global variable of
+    pg8000.
     """
     if connection._sock is None:
         raise refusals.closed()

@@ -42,7 +42,7 @@ def _open_transaction(store: Store, access: Access, state: State) -> Batches[Ope
 
 
 def _notice(store: Store, topics: frozenset[str]) -> Batch:
-    """The NOTIFY statement. The server delivers it when the caller commits."""
+    """The NOTIFY statement. The server delivers the notification when the caller commits."""
     assert isinstance(store, PostgresStore)
     params = notice(store.channel, topics)
     return [BoundStatement(NOTIFY, params)] if params else []
@@ -52,7 +52,7 @@ POSTGRES: Final = DialectJoin("postgres", _open_transaction, _notice)
 
 
 def explain(error: BaseException, sqlstate: str | None, *, lost: bool) -> PerdureError:
-    """Our error for a driver's error inside a caller's transaction."""
+    """Convert a driver's error inside a caller's transaction to our error."""
     if sqlstate == "25P02":
         return refusals.aborted()
     diagnosis = understand(sqlstate or "", error, lost=lost)

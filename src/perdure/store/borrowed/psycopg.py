@@ -47,7 +47,7 @@ async def _look_async(connection: psycopg.AsyncConnection[Any]) -> State:
 
 
 def _run(connection: psycopg.Connection[Any], batch: Batch) -> list[Rows]:
-    # Our own cursor, independent of the connection's cursor_factory, row_factory and adapters.
+    # We make our own cursor, which is independent of the connection's cursor_factory, row_factory and adapters.
     cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in batch]
     with connection.pipeline():
         for cursor, (sql, params) in zip(cursors, batch, strict=True):
@@ -69,7 +69,7 @@ async def _run_async(connection: psycopg.AsyncConnection[Any], batch: Batch) -> 
             await connection.cancel_safe(timeout=_CANCEL)
         await asyncio.wait([work])
         if not work.cancelled():
-            work.exception()  # otherwise asyncio logs it as never retrieved
+            work.exception()  # otherwise asyncio logs that the exception was never retrieved
         raise
 
 

@@ -37,7 +37,7 @@ def _look(connection: Any) -> State:
 
 def _run(connection: Any, batch: Batch) -> list[Rows]:
     answers: list[Rows] = []
-    # Our own cursor, independent of the connection's cursor_factory and registered types.
+    # We make our own cursor, which is independent of the connection's cursor_factory and registered types.
     with connection.cursor(cursor_factory=extensions.cursor) as cursor:
         for reader in _READERS:
             extensions.register_type(reader, cursor)
@@ -48,7 +48,10 @@ def _run(connection: Any, batch: Batch) -> list[Rows]:
 
 
 def _quote(value: Param) -> Any:
-    """A literal without a type. The server infers the type, as it does for the store's own parameters."""
+    """Quote a value as a literal without a type.
+
+    The server infers the type, as it does for the store's own parameters.
+    """
     text = as_text(value)
     return None if text is None else extensions.QuotedString(text)
 

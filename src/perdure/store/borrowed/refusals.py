@@ -1,4 +1,4 @@
-"""Errors for callers' connections that cannot be used, the same for all drivers."""
+"""Errors for callers' connections that cannot be used. They are the same for all drivers."""
 
 from __future__ import annotations
 

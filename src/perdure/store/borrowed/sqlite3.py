@@ -24,7 +24,7 @@ from perdure.store.sqlite.errors import translate
 from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
 
-# Older versions can corrupt a WAL when one connection commits while another one checkpoints.
+# Older versions can corrupt a WAL when one connection commits while another connection checkpoints.
 _SAFE_CHECKPOINTS: Final = (3, 51, 3)
 
 _FILES = BoundStatement("PRAGMA database_list", {})
@@ -39,14 +39,14 @@ def _open_transaction(store: Store, access: Access, state: State) -> Batches[Ope
     files, [(version,)] = yield Uninterruptible([_FILES, _VERSION])
     assert isinstance(store, SqliteStore)
     main = next(file for _, name, file in files if name == "main")
-    # A database in memory belongs to one connection, so a caller's connection cannot lead to ours.
+    # A database in memory belongs to one connection, so a caller's connection cannot be on our database.
     if not main or os.path.realpath(main) != store.path:
         raise refusals.elsewhere()
     if tuple(map(int, version.split("."))) < _SAFE_CHECKPOINTS:
         yield Uninterruptible([_NO_CHECKPOINTS])
     if not state.begin:
         return Opening()
-    # After an error, roll back a transaction that we began: it holds no work of the caller, but blocks all writers.
+    # After an error, roll back a transaction that we began: it has no work of the caller, but blocks all writers.
     return Opening([_BEGIN_TO_READ if access == "read" else _BEGIN], [_ROLLBACK])
 
 
@@ -76,7 +76,7 @@ def _state(connection: sqlite3.Connection) -> State:
     """Whether to begin a transaction, as sqlite3 would at the caller's next statement. Refuse autocommit mode."""
     if connection.in_transaction:
         return State()
-    # The attribute exists since Python 3.12. If it is -1, or on an older Python, isolation_level decides.
+    # Python 3.12 added the attribute. If it is -1 or does not exist, isolation_level decides.
     autocommit = getattr(connection, "autocommit", -1)
     if autocommit is True or (autocommit == -1 and connection.isolation_level is None):
         raise refusals.autocommit()
@@ -84,7 +84,7 @@ def _state(connection: sqlite3.Connection) -> State:
 
 
 def _run(connection: sqlite3.Connection, batch: Batch) -> list[Rows]:
-    # Our own cursor, independent of the connection's cursors and row_factory.
+    # We make our own cursor, which is independent of the connection's cursors and row_factory.
     cursor = connection.cursor(sqlite3.Cursor)
     cursor.row_factory = None
     texts, connection.text_factory = connection.text_factory, str

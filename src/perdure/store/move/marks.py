@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """What one side records about a move."""
+    """The record of a move on one side."""
 
     id: str
     way: Literal["in", "out"]
@@ -52,7 +52,7 @@ def refuse_kept(source: Side, target: Side) -> None:
 
 
 _GIVEN_UP: Final = "given up"
-"""The position of a source whose move was given up. A source has no other position."""
+"""The position in the mark of a source whose move was given up. The mark of a source never has another position."""
 
 
 def refuse_moved(target: Target) -> None:
@@ -70,7 +70,7 @@ def refuse_moved(target: Target) -> None:
 
 
 def _may_read(target: Target) -> bool:
-    """Whether the role may read the marks. The right to read the history must be enough to check a schema."""
+    """Whether the role may read the marks. A role that may read only the history can still check a schema."""
     if target.dialect == "sqlite":
         return True
     sql = (

@@ -30,7 +30,7 @@ Progress: TypeAlias = Callable[[str, int, int], object]
 
 
 class Moved(NamedTuple):
-    """What was moved: by table, the number of rows and their checksum, which is equal on both sides."""
+    """The moved rows: by table, their number and their checksum, which is equal on both sides."""
 
     id: str
     rows: dict[str, int]
@@ -46,9 +46,9 @@ class Position(NamedTuple):
 
 
 def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | None:
-    """Move everything, or continue an interrupted move. Return None if it was finished before.
+    """Move all rows, or continue an interrupted move. Return None if the move was finished before.
 
-    ``id``: the id of the move, if it is a new one.
+    ``id``: the id of the move, if a new move begins.
     """
     if source.address == target.address:
         raise Refused("Source and target are the same database.", code="move.same")
@@ -79,7 +79,7 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
         )
     _copy(source, target, id, tables, lambda rows: progress("copy", rows, total))
     moved = _compare(source, target, id, tables, lambda rows: progress("compare", rows, total))
-    # The source is closed before the target opens. In between nobody can write, and another run can finish the move.
+    # The source is closed before the target opens. In between, both refuse writes, and another run can finish the move.
     if coming is None or not _arrived(coming):
         _arrive(source, target, id)
     if leaving is None or not leaving.ended:
@@ -91,7 +91,7 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
 def abandon(side: Side, source: Side | None = None) -> bool:
     """Give up an unfinished move: delete the rows that have arrived here, or make the source writable again.
 
-    ``source``: where this side's rows come from. If all rows have arrived, they are deleted only if the source gave up.
+    ``source``: the side that the rows come from. Once all have arrived, they are deleted only if the source gave up.
     """
     with _act(side):
         here = marks(side)
@@ -148,7 +148,7 @@ def _take_back(source: Side, id: str) -> None:
 
 
 def _agree(source: Side, target: Side) -> tuple[Mark | None, Mark | None]:
-    """The marks of this move on both sides, if it has begun. Refuse if another move is under way on either side."""
+    """The marks of this move on both sides, once it has begun. Refuse if either side has another move under way."""
     with source.look(), target.look():
         here, there = marks(source), marks(target)
     leaving = next((mark for mark in here if mark.way == "out"), None)
@@ -196,7 +196,7 @@ def _close_to_others(side: Side, way: str, id: str) -> None:
     if taken:
         raise StoreBusy("Another perdure move has just begun here.")
     side.seal()
-    # Everything that was written before the seal is visible now.
+    # All rows that were written before the seal are visible now.
     _refuse_workers(side) if way == "out" else _refuse_rows(side)
 
 
@@ -211,7 +211,7 @@ def _arrive(source: Side, target: Side, id: str) -> None:
 def _end(side: Side, id: str) -> None:
     with _act(side):
         mark = _find(side, id)
-        # Another process may have ended this move already, and a later one may have begun.
+        # Another process may have ended this move already, and a later move may have begun.
         if not mark.ended:
             _close(side, mark)
 
@@ -317,7 +317,7 @@ def _encoded(position: Position) -> str:
 
 
 def _refuse_misfit(target: Side, table: Table, batch: list[Row]) -> None:
-    """Find the first row that cannot be stored, by trying, and raise an error that names it."""
+    """Find the first row that cannot be stored, by test inserts, and raise an error that names it."""
 
     def fails(n: int) -> bool:
         try:

@@ -65,7 +65,7 @@ class PostgresSide(PostgresTarget):
             behind = SQL("WHERE ({}) > ({})").format(key, SQL(", ").join(map(Literal, after)))
         columns = SQL(", ").join(_plain(column, types[column]) for column in table.columns)
         select = SQL("SELECT {} FROM {} {} ORDER BY {}").format(columns, self._place(table), behind, key)
-        # A cursor, not COPY: psycopg takes as long for one row of COPY as for a whole page of a cursor.
+        # This uses a cursor, not COPY: psycopg takes as long for one row of COPY as for a whole page of a cursor.
         with self._connection.cursor("perdure_move", binary=True) as cursor:
             cursor.execute(select)
             while page := cursor.fetchmany(PAGE):
@@ -140,7 +140,7 @@ BEGIN
 END $$
 """
 
-# The move sets perdure_move.writes in its own transactions. Nobody else sees that setting.
+# The move sets perdure_move.writes in its own transactions. Other sessions do not see that setting.
 _SEAL: Final = """
 CREATE TRIGGER sealed BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON perdure.{table}
    FOR EACH STATEMENT

@@ -1,4 +1,4 @@
-"""One side of a move: the tables that are moved, and what a side must be able to do."""
+"""One side of a move: the tables that are moved, and the methods that a side must have."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEFT: Final[Mapping[str, str]] = {
 """The tables that are not moved, and why."""
 
 SEALED: Final = (*MOVED, "leader")
-"""The tables to which nobody else may write during a move."""
+"""The tables to which only the move may write while it is under way."""
 
 PAGE: Final = 100
 """Rows read at a time. A row may have some megabytes."""
@@ -58,7 +58,7 @@ class Table(NamedTuple):
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The columns that identify a row in an error. An idempotency key may be secret; its job's id is not."""
+        """The columns that identify a row in an error. An idempotency key may be secret; the id of its job is not."""
         shown = [column for column in self.key if column != "key"]
         return (*shown, "job") if "job" in self.columns and "job" not in shown else tuple(shown)
 
@@ -95,7 +95,10 @@ class Side(Target, Protocol):
         ...
 
     def seal(self) -> None:
-        """Wait for the current writers to end, then refuse writes of others. Called in an exclusive transaction."""
+        """Wait for the current writers to end, then refuse all writes but those of the move.
+
+        Called in an exclusive transaction.
+        """
         ...
 
     def unseal(self) -> None: ...
@@ -127,7 +130,10 @@ def open_side(store: Store, url: str, schema: str, *, patience: float) -> Abstra
 
 
 def misfit(table: Table, shown: Sequence[object], address: str) -> Refused:
-    """The error for a row that cannot be stored. Another program has written it: perdure's own rows fit everywhere."""
+    """The error for a row that cannot be stored.
+
+    Another program has written the row: rows that perdure writes can be stored on every side.
+    """
     return Refused(
         f"A row of {table.name} ({table.describe(shown)}) cannot be stored in {address}; repair or delete it. "
         "Until then perdure move --abandon opens the old database again.",

@@ -94,7 +94,7 @@ class SqliteSide(SqliteTarget):
     @contextmanager
     def writing(self, table: Table) -> Iterator[None]:
         with self.exclusive_transaction():
-            # This is inside a transaction, so nobody else sees the table without its seal.
+            # This is inside a transaction, so other connections never see the table without its seal.
             self.run(_unseal(table.name, "INSERT"))
             yield
             self.run(_seal(table.name, "INSERT"))

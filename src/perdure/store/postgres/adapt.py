@@ -1,7 +1,7 @@
-"""Convert values: parameters to untyped text, and rows to plain values.
+"""Convert values: parameters to untyped text, and rows to integers, texts and other simple values.
 
-The server infers each parameter's type from the statement alone. So one prepared statement serves a parameter that is
-sometimes NULL. A statement that lacks a cast fails at its first use, not only when a parameter is NULL.
+The server infers each parameter's type from the statement alone. The same prepared statement therefore works whether a
+parameter is NULL or not. A statement that lacks a cast fails at its first use, not only when a parameter is NULL.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _read_int64 = Struct("!q").unpack
 
 
 class Statement(NamedTuple):
-    """A statement with the server's parameters: ``$1`` is the first one.
+    """A statement with the server's parameters: ``$1`` is the first parameter.
 
     ``name`` is a hash of the text, so that clients that share a backend use the same name for the same statement.
     """
@@ -76,13 +76,13 @@ def encode(value: Param) -> bytes | None:
     except UnicodeEncodeError:
         raise Invalid("A text contains a lone surrogate.", code=_BAD_VALUE) from None
     if b"\0" in encoded:
-        # libpq would truncate the text there.
+        # libpq would truncate the text at the NUL.
         raise Invalid("A text contains NUL, which PostgreSQL cannot store.", code=_BAD_VALUE)
     return encoded
 
 
 def as_text(value: Param) -> str | None:
-    """Like ``encode``, as a str for drivers that encode texts."""
+    """Like ``encode``, but return a str, for drivers that encode texts themselves."""
     encoded = encode(value)
     return None if encoded is None else encoded.decode()
 

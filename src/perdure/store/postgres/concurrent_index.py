@@ -18,13 +18,13 @@ from perdure.errors import InternalError, StoreBusy
 from perdure.store.statements import name_tables
 
 LONGEST_BUILD, POLL = 3600.0, 0.1
-"""For how many seconds to wait for somebody's build of an index, and how often to look."""
+"""Seconds to wait for another client's build of an index, and seconds between two checks."""
 
 
 def run_alone(connection: psycopg.Connection[Any], statement: str, schema: str) -> None:
-    """Create or drop an index, whatever an earlier try left.
+    """Create or drop an index, whatever state an earlier try left it in.
 
-    Call this only while the exclusive transaction is open, on another connection.
+    Call this while the exclusive transaction is open, but on another connection.
     """
     if creates := _CREATE.match(statement):
         index, table = creates["index"], creates["table"]
@@ -43,10 +43,10 @@ _DROP = re.compile(r"DROP INDEX CONCURRENTLY IF EXISTS perdure\.\w+")
 
 
 def _wait_for_builders(connection: psycopg.Connection[Any], table: str, schema: str) -> None:
-    """Wait until nobody builds an index of this table: if a client dies, the server continues its build.
+    """Wait until no build of an index of this table is running. If a client dies, the server continues its build.
 
-    This polls. A build waits for all older snapshots, and a LOCK TABLE that waits for the build may have one: the two
-    would deadlock.
+    This polls, because LOCK TABLE could deadlock: while it waits for the build, it may have a snapshot, and the build
+    waits for all older snapshots.
     """
     deadline = monotonic() + LONGEST_BUILD
     while connection.execute(_BUILDERS, [schema, table]).fetchone() is not None:
@@ -64,7 +64,7 @@ SELECT 1
  WHERE nspname = %s AND relname = %s AND granted AND mode = 'ShareUpdateExclusiveLock'
    AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
    AND backend_type IS DISTINCT FROM 'autovacuum worker'"""
-"""A build has this lock from its beginning to its end."""
+"""A build holds this lock from its beginning to its end."""
 
 
 def _is_there(connection: psycopg.Connection[Any], index: str, schema: str) -> bool:

@@ -13,7 +13,7 @@ from perdure.store.postgres.url import parse_url, refuse_wrong_options
 
 OLDEST_SERVER: Final = 14
 
-# Only options that a pooler accepts, so no server settings. The URL may override them.
+# A pooler must accept these options, so they contain no server settings. The URL may override them.
 _DEFAULTS: Mapping[str, str | int] = {
     "connect_timeout": 5,
     "keepalives_idle": 30,
@@ -33,12 +33,12 @@ def connect(url: str) -> psycopg.Connection[Any]:
         failed = error
     else:
         return _not_old(connection)
-    refuse_wrong_options(asked)  # libpq reports wrong options as a server that is away
+    refuse_wrong_options(asked)  # libpq reports wrong options as if the server were away
     raise failed
 
 
 async def connect_async(url: str) -> psycopg.AsyncConnection[Any]:
-    """Open an async connection for a caller. It begins transactions by itself."""
+    """Open an async connection for a caller. The connection begins transactions by itself."""
     asked = parse_url(url)
     try:
         return await psycopg.AsyncConnection.connect(_conninfo(asked), prepare_threshold=None)
@@ -74,5 +74,5 @@ class _Connection(psycopg.Connection[Any]):
     def __del__(self, *_: object) -> None:
         """Suppress psycopg's warning about open connections: ours may stay open until the program ends.
 
-        libpq then closes them, except in a forked child.
+        At that time libpq closes them, except in a forked child.
         """

@@ -1,4 +1,4 @@
-"""Translate PostgreSQL's errors for callers, and find out which of them a retry may cure.
+"""Translate PostgreSQL's errors for callers, and find out for which errors a retry may help.
 
 Messages are fixed sentences, because the driver's messages quote values, statements and addresses.
 """
@@ -35,8 +35,10 @@ MOVED: Final = "PDMVD"
 """The SQLSTATE of the triggers of a move, see move/postgres.py."""
 
 REFUSED_SETTINGS: Final = "PDSET"
-"""Our own code for the error that a server refuses the settings of a new session. The server uses many codes for this
-error, and statements may fail with the same codes for other reasons."""
+"""Our own code for the case that a server refuses the settings of a new session.
+
+The server uses many codes for this case, and statements may fail with the same codes for other reasons.
+"""
 
 
 class Cure(Enum):
@@ -44,14 +46,14 @@ class Cure(Enum):
 
     NONE = auto()
     LOOK_AGAIN = auto()  # another transaction wrote the row first: run the operation again to find it
-    WAIT = auto()  # a row is locked: an urgent operation gives up, any other waits
+    WAIT = auto()  # a row is locked: an urgent operation gives up, any other operation waits
     AGAIN = auto()  # two transactions were in conflict: run the operation again
     AFRESH = auto()  # the connection's prepared statements are outdated: use another connection
     RECONNECT = auto()  # the database is away: connect again
 
 
 class Diagnosis(NamedTuple):
-    """A driver's error, analyzed. ``error``: what the caller gets if the cure does not help.
+    """A driver's error, analyzed. ``error``: the error that the caller gets if the cure does not help.
 
     ``answered``: the server refused a statement and the connection still works.
     """
@@ -71,7 +73,7 @@ class Diagnosis(NamedTuple):
 
 
 def translate(error: Exception) -> Exception:
-    """Our error for a driver's error. Any other error is returned unchanged."""
+    """Translate a driver's error to our error. Any other error is returned unchanged."""
     return diagnose(error).error if isinstance(error, psycopg.Error) else error
 
 
@@ -100,7 +102,10 @@ def _has_answered(error: psycopg.Error) -> bool:
 
 
 def _answered(diagnosis: Diagnosis) -> Diagnosis:
-    """The same, with a connection that works. A trigger can raise any code, also that of a lost connection."""
+    """The diagnosis for a connection that still works.
+
+    A trigger can raise any code, even the code of a lost connection.
+    """
     cure, sqlstate, error, _ = diagnosis
     if isinstance(error, StoreAway):
         error = StoreAway(f"PostgreSQL cannot run a statement now ({sqlstate}).")
@@ -137,7 +142,7 @@ _SETTINGS = (
     "The server refuses settings of the connection: see options and replication in the URL, and $PGOPTIONS."
 )
 
-# The keys are SQLSTATEs, or classes of them: their first two characters.
+# The keys are SQLSTATEs, or classes of SQLSTATEs, which are their first two characters.
 _MEANINGS: Mapping[str, _Meaning] = {
     "40001": (Cure.AGAIN, _says(StoreBusy, _CONTENDED)),
     "40P01": (Cure.AGAIN, _says(StoreBusy, _CONTENDED)),
@@ -148,7 +153,7 @@ _MEANINGS: Mapping[str, _Meaning] = {
     REFUSED_SETTINGS: (Cure.NONE, _says(InvalidConfig, _SETTINGS)),
     "26000": (Cure.AFRESH, _says(InternalError, _UNPREPARED, code="store.unprepared")),
     "42P05": (Cure.AFRESH, _says(InternalError, _UNPREPARED, code="store.unprepared")),
-    # "Cached plan must not change result type": somebody migrated the schema meanwhile.
+    # "Cached plan must not change result type": another process has migrated the schema meanwhile.
     "0A000": (Cure.AFRESH, _says(InternalError, _UNSUPPORTED, code="store.refused")),
     "55P03": (Cure.WAIT, RowsLocked),
     "55": (Cure.NONE, _says(StoreBusy, _NOT_NOW)),
@@ -177,7 +182,7 @@ _MEANINGS: Mapping[str, _Meaning] = {
 }
 
 # libpq reports no SQLSTATE for a failed login, only the server's message. A message in another language is not
-# recognized, so the operation is retried until patience runs out.
+# recognized, and then the operation is retried until patience runs out.
 _REFUSALS: Mapping[str, re.Pattern[str]] = {
     "28000": re.compile(
         r"authentication failed|no pg_hba\.conf entry|no password supplied|role .* does not exist"

@@ -1,8 +1,8 @@
-"""Receive notifications of other processes: LISTEN on a connection of its own.
+"""Receive notifications of other processes: LISTEN on a separate connection.
 
-A pooler in transaction mode accepts LISTEN, but delivers no notifications of other connections. It may deliver those
-that the listening connection itself sends, because it may assign the same backend again. So each new connection is
-tested: while it is idle, another connection sends a notification.
+A pooler in transaction mode accepts LISTEN, but delivers no notifications of other connections. It may deliver
+notifications that the listening connection itself sends, because it may assign the same backend again. So each new
+connection is tested: while it is idle, another connection sends a notification.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from perdure.ops.topics import ANYTHING
 from perdure.store.listener_thread import ListenerThread, Waiter
 from perdure.store.postgres.connect import connect
 
-# After this many seconds without a notification, send a query: a dead network reports nothing.
+# After this many seconds without a notification, send a query: a dead network reports no error by itself.
 PROBE_SECONDS = 15.0
 # How long to wait for the answer to that query, or for the notification of the test.
 ANSWER_SECONDS = 5.0
-# If notifications do not arrive, test again after this time: the pooler may be gone, or the standby promoted.
+# If notifications do not arrive, test again after this time: the pooler may have been removed, or the standby promoted.
 DEAF_SECONDS = 300.0
 
 _FIRST_PAUSE: Final = 0.1
@@ -83,7 +83,7 @@ class PostgresListener(ListenerThread):
     def _test(self, line: _ListenConnection) -> None:
         """Begin to listen, and test whether notifications arrive.
 
-        The test has a channel of its own; otherwise it would wake the listeners of all processes.
+        The test has its own channel, because a test on the shared channel would wake the listeners of all processes.
         """
         own = f"{self._channel}_{secrets.token_hex(8)}"
         try:
@@ -127,7 +127,7 @@ class PostgresListener(ListenerThread):
 
 
 class _NothingArrives(Exception):
-    """LISTEN is refused, or accepted without effect."""
+    """The server or pooler refuses LISTEN, or accepts it without effect."""
 
 
 class _ListenConnection:
@@ -158,7 +158,10 @@ class _ListenConnection:
             raise psycopg.OperationalError("the connection is lost")
 
     def wait_for_notices(self, seconds: float) -> list[tuple[str, str]]:
-        """The pending notifications as (channel, payload). If there are none, wait for some, at most ``seconds``."""
+        """The pending notifications as (channel, payload).
+
+        If there are none, wait for the next, at most ``seconds``.
+        """
         if notices := self._notices():
             return notices
         if self._waiter.wait(seconds, self._pgconn.socket):

@@ -1,9 +1,9 @@
 """Operations of one round trip, which the event loop performs itself, without a thread.
 
 A thread would cost two thread switches and waits for the interpreter's lock: 0.2 ms of a single enqueue. In a busy
-worker, database and handlers would no longer work at the same time. Everything is sent at the start, including
-COMMIT. So a blocked event loop holds no row lock, unless a query or an answer exceeds the socket buffers. An event
-loop uses at most half of the connections, and never the one for heartbeats.
+worker, the database and the handlers would no longer work at the same time. All statements are sent at the start,
+including COMMIT. An event loop that blocks afterwards therefore holds no row lock, unless a query or an answer exceeds
+the socket buffers. An event loop uses at most half of the connections, and never the connection for heartbeats.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LoopIO:
         self._in_flight = {}
 
     def _abort(self, operation: LoopOperation[Any]) -> None:
-        # Several threads may find the same operation. The one that removes it from the dict aborts it.
+        # Several threads may find the same operation. The thread that removes it from the dict aborts it.
         priority = self._in_flight.pop(operation, None)
         if priority is not None and operation.abort():
             self._pool.take_back(operation.session, priority)

@@ -22,7 +22,7 @@ class LoopOperation(Generic[T]):
     def __init__(
         self, session: Session, work: SocketWaits[T], over: Callable[[LoopOperation[Any]], None]
     ) -> None:
-        """``over`` is called when the operation has ended, also after a failure."""
+        """``over``: called when the operation has ended, even if it failed."""
         self._work = work
         self._over = over
         self._reads = False

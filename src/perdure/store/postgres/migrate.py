@@ -1,6 +1,6 @@
-"""The PostgreSQL target of migrations: transactions on a connection of its own, one migrating process at a time.
+"""The PostgreSQL target of migrations: transactions on a separate connection, by one migrating process at a time.
 
-Locks end with their transaction, because a pooler may sit in between, see docs/decisions/0017.
+Locks end with their transaction, because the connection may go through a pooler, see docs/decisions/0017.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from perdure.store.statements import Dialect, name_tables
 _LONGEST_WAIT: Final = 600.0
 _PAUSE: Final = 0.1
 
-# Quoted names and texts stay unchanged, except that percent signs are doubled: psycopg interprets them even there.
+# Quoted names and texts stay unchanged, except that percent signs are doubled: psycopg interprets percent signs even
+# inside quotes.
 _TOKEN = re.compile(r"""(?P<literal>"(?:[^"]|"")*"|'(?:[^']|'')*'|%)|(?<![:\w]):(?P<param>[a-z_]+)""")
 
-# While we wait for a table's lock, everybody who comes later for that table is blocked. So give up early and try again.
+# While we wait for a table's lock, all later statements on that table are blocked. So give up early and try again.
 _SET_UP: Final = """
 SELECT pg_catalog.set_config('statement_timeout', '1h', true),
        pg_catalog.set_config('lock_timeout', '5s', true),
@@ -49,7 +50,8 @@ class PostgresTarget:
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        # All reads need the same snapshot: otherwise tables created between two reads would seem to have no history.
+        # All reads need the same snapshot. With two snapshots, tables created between the reads would seem to have no
+        # history.
         with self._transaction("REPEATABLE READ READ ONLY"):
             yield
 
@@ -67,7 +69,7 @@ class PostgresTarget:
             time.sleep(_PAUSE * random.uniform(0.5, 1.5))
 
     def make_room(self) -> None:
-        # Not IF NOT EXISTS, which requires the right to create a schema even if it exists.
+        # IF NOT EXISTS is not used: it requires the right to create a schema even if the schema exists.
         if not self.rows(
             "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = CAST(:schema AS text)",
             {"schema": self.schema},
@@ -82,8 +84,8 @@ class PostgresTarget:
             self.run(statement)
             return
         # A statement with parameters keeps its snapshot on the server until the next statement. The index build would
-        # wait for that snapshot, and we would wait for the build. So run a statement without parameters, which keeps
-        # no snapshot.
+        # wait for that snapshot, and we would wait for the build. A statement without parameters keeps no snapshot, so
+        # run one now.
         self._connection.execute("SELECT 1")
         with connect(self._url) as beside:
             run_alone(beside, bare(statement), self.schema)

@@ -1,15 +1,16 @@
-"""Pipelined operations: one is sent while an earlier one on the same connection is not answered yet (decision 0020).
+"""Pipelined operations: the next is sent before the previous one on the connection is answered (decision 0020).
 
-So the server goes from one operation to the next without a pause. With two connections it would work on both
+The server then goes from one operation to the next without a pause. With two connections it would work on both
 operations at the same time, and then wait for us. Everything about pipelining is in this module. The rest of the store
 only lends it a session.
 
 - ``store.takes_another_cycle`` says whether an operation of this event loop, marked ``pipelined``, is in flight and
-  another can be sent behind it. A worker then calls ``store.aperform``, as for any operation. Without this check
-  nothing breaks: an operation that cannot be sent behind another gets a connection of its own.
+  another can be sent behind it. A worker then calls ``store.aperform``, as for any operation. A caller may skip this
+  check: an operation that cannot be sent behind another gets its own connection.
 - At most two operations are in flight on a connection, the leader and its follower. The session must allow this
   (``Session.takes_another``), so that a failure of the leader's transaction does not affect the follower's.
-- Answers arrive in the order of sending. The follower waits (``BEHIND``) until the leader has ended; then it leads.
+- Answers arrive in the order of sending. The follower waits (``BEHIND``) until the leader has ended. Then the follower
+  becomes the leader.
 - If the connection is lost, both operations fail at once, and the store retries each of them separately.
 - The session goes back to the pool when both have ended.
 """
@@ -45,7 +46,7 @@ class PipelinedOperation(LoopOperation[T]):
 
     @property
     def takes_another(self) -> bool:
-        """Whether another operation can be sent behind this one."""
+        """Whether another operation can be sent behind this operation."""
         alone = self._leader is None and self._follower is None
         return alone and not self._writes and self.session.takes_another
 
@@ -74,7 +75,7 @@ class PipelinedOperation(LoopOperation[T]):
         return False
 
     def _lead(self) -> None:
-        """Become the leader, because the previous one has ended: the next answer is for this operation."""
+        """Become the leader, because the previous leader has ended: the next answer is for this operation."""
         self._leader = None
         self._writes = False  # the leader has removed the writer of their shared socket
         try:
@@ -95,7 +96,7 @@ class PipelinedOperation(LoopOperation[T]):
 
 
 def find_leader(operations: Iterable[LoopOperation[Any]]) -> PipelinedOperation[Any] | None:
-    """The operation of this event loop that another can be sent behind."""
+    """The operation of this event loop behind which another operation can be sent."""
     loop = asyncio.get_running_loop()
     for operation in operations:
         if isinstance(operation, PipelinedOperation) and operation.loop is loop and operation.takes_another:

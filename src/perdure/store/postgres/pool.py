@@ -13,8 +13,8 @@ from perdure.ops.op import Priority
 from perdure.store.postgres.connect import connect
 from perdure.store.postgres.session import Session
 
-# Urgent operations, such as recording outcomes, have connections of their own. Otherwise a flood of enqueues would
-# block a worker. The heartbeat has one too, because an urgent operation may wait long for a row lock.
+# Urgent operations, such as recording outcomes, have separate connections. Otherwise a flood of enqueues would block a
+# worker. The heartbeat has a separate connection, too, because an urgent operation may wait long for a row lock.
 URGENT_SIZE: Final = 2
 IDLE_SECONDS: Final = 60.0
 
@@ -29,11 +29,12 @@ def limits(size: int) -> Mapping[Priority, int]:
 
 
 class Pool:
-    """At most ``size`` sessions for ordinary operations, two for urgent ones and one for heartbeats.
+    """At most ``size`` sessions for ordinary operations, two sessions for urgent operations and one for heartbeats.
 
-    The last used session is lent first, preferably one of the same priority: its settings are already in place.
+    The last used session is lent first. A session that was last used for the same priority is preferred: its settings
+    are already in place.
 
-    A session that was idle for a minute is closed when another one is given back. No thread watches for this.
+    A session that was idle for a minute is closed when another session is given back; no thread watches the time.
     """
 
     def __init__(self, url: str, *, prepare: bool | None, size: int) -> None:
@@ -46,7 +47,10 @@ class Pool:
 
     @contextmanager
     def lend(self, priority: Priority, *, timeout: float | None) -> Iterator[Session]:
-        """Lend a session for the length of a block. The pool keeps it only if the block leaves it clean."""
+        """Lend a session for the length of a block.
+
+        The session returns to the pool only if the block leaves it clean.
+        """
         if not self._slots[priority].acquire(timeout=timeout):
             raise StoreBusy("Every connection of this process to the database is in use.")
         try:
@@ -93,7 +97,7 @@ class Pool:
             session.close()
 
     def close(self) -> None:
-        """Close the idle sessions now, and lent ones when they come back."""
+        """Close the idle sessions now, and lent sessions when they come back."""
         with self._lock:
             self._closed = True
         self.drop_idle()

@@ -18,7 +18,7 @@ from perdure.store.postgres.errors import FORBIDDEN, Cure, Diagnosis, diagnose
 
 T = TypeVar("T")
 
-# A cure that is not listed is tried until patience runs out.
+# A cure that is not in this mapping is tried until patience runs out.
 _MOST_TRIES: Mapping[Cure, int] = {Cure.NONE: 0, Cure.LOOK_AGAIN: 5, Cure.AFRESH: 3}
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 2.0
@@ -38,7 +38,9 @@ class Retrier:
         server: Callable[[], str] = str,
         forbidden: Callable[[psycopg.Error], PerdureError] = lambda error: diagnose(error).error,
     ) -> None:
-        """``patience_away``: a shorter limit while the database is away. ``server``: returns the name for messages.
+        """``patience_away``: a shorter limit while the database is away.
+
+        ``server``: returns the server's name for messages.
 
         ``forbidden``: translates an error about a missing right.
         """
@@ -60,10 +62,11 @@ class Retrier:
         retries: int | None = None,
         failed: psycopg.Error | None = None,
     ) -> T:
-        """Call ``run`` until it succeeds, a retry cannot help, patience runs out, or its result is not ``wanted``.
+        """Call ``run`` until it succeeds, a retry cannot help, patience runs out, or ``wanted`` returns False.
 
-        ``urgent``: do not wait a second time for a row lock. ``retries``: how often to run it again after the server
-        refused it; None means while that may help. ``failed``: the error of a first try elsewhere.
+        ``urgent``: do not wait a second time for a row lock. ``retries``: how often to call ``run`` again after the
+        server refused it; None means: as long as that may help. ``failed``: the error of a first try that the event
+        loop made.
         """
         began = monotonic()
         tries: Counter[Cure] = Counter()
@@ -115,7 +118,7 @@ class Retrier:
         self._stopped.set()
 
     def forget(self) -> None:
-        """Start anew in a forked child: another thread may have held the event's lock."""
+        """Replace the event in a forked child: another thread may have held its lock."""
         stopped, self._stopped = self._stopped, Event()
         if stopped.is_set():
             self._stopped.set()
@@ -123,8 +126,8 @@ class Retrier:
     def _prepare_next(self, diagnosis: Diagnosis, tries: int) -> None:
         if diagnosis.cure in (Cure.RECONNECT, Cure.AFRESH):
             self._drop_connections()
-        # A connection that was cut while idle is not worth a warning; a second failure is. A server that answers is not
-        # away, and reads may succeed.
+        # Warn only at the second failure: the first may be a connection that was cut while idle. A server that answers
+        # is not away: reads may succeed.
         away = diagnosis.cure is Cure.RECONNECT and not diagnosis.answered
         if away and tries > 1 and not self._away:
             self._away = True

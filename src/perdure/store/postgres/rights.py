@@ -24,14 +24,14 @@ SELECT relname, pg_catalog.array_agg(name)
 
 
 def name_missing_right(error: psycopg.Error, url: str, schema: str) -> PerdureError:
-    """Our error for "permission denied". It names the table and the missing rights, if known."""
+    """Translate the error "permission denied". Our error names the table and the missing rights, if known."""
     forbidden = diagnose(error).error
     try:
         with connect(url) as connection:
             lacking = connection.execute(_LACKING, [schema]).fetchall()
     except (psycopg.Error, PerdureError):
         return forbidden
-    # The message may be in any language; the table's name is its last word.
+    # The message may be in any language, but the table's name is its last word.
     words = re.findall(r"\w+", error.diag.message_primary or "")
     for table, rights in lacking:
         if words[-1:] == [table]:
@@ -44,6 +44,6 @@ def name_missing_right(error: psycopg.Error, url: str, schema: str) -> PerdureEr
 
 
 def _needed(table: str, lacking: Sequence[str]) -> str:
-    """The missing rights that a worker needs. If a worker needs none of them, all missing rights."""
+    """The missing rights that a worker needs, or all missing rights if a worker needs none of these."""
     usual = RIGHTS["worker"].get(table, "").split(", ")
     return ", ".join([right for right in lacking if right in usual] or lacking)

@@ -1,7 +1,7 @@
 """A session: one of perdure's own connections. Queued statements are sent in one flush and answered in one wait.
 
-It uses libpq's pipeline mode directly: psycopg's ``pipeline()`` waits for the socket at every statement and cannot
-queue a second transaction behind the first. One insert takes 400 µs this way, and 600 µs with ``pipeline()``.
+A session uses libpq's pipeline mode directly: psycopg's ``pipeline()`` waits for the socket at every statement and
+cannot queue a second transaction behind the first. One insert takes 400 µs this way, and 600 µs with ``pipeline()``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ LOST: Final = "the connection is lost"
 
 T = TypeVar("T")
 SocketWaits: TypeAlias = Generator[int, None, T]
-"""Yields what to wait for at the session's socket (EVENT_READ, EVENT_WRITE), or BEHIND. Private to store/postgres/."""
+"""Yields the events to wait for at the session's socket (EVENT_READ, EVENT_WRITE), or BEHIND.
+
+Private to store/postgres/.
+"""
 
 BEHIND: Final = 0
-"""Wait for the end of the operation sent before this one, not for the socket."""
+"""Yielded to wait for the end of the operation that was sent before, not for the socket."""
 
 _NO_VALUES: Mapping[str, Param] = {}
 _ABOUT_BACKEND = Statement.parse(
@@ -55,7 +58,7 @@ class Sync(Enum):
     AWAITED = 1
     """An operation waits for the answers up to this sync."""
     OWED = 2
-    """Nobody waits for the answers up to this sync. They are read before the next awaited ones."""
+    """Nobody waits for the answers up to this sync. They are read before the next awaited answers."""
 
 
 class Session:
@@ -70,7 +73,8 @@ class Session:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._reader = Transformer(adapt(AdaptersMap(postgres.adapters)))
-        # Expected answers, in order: the name of a statement to prepare, whether rows are wanted, or a sync.
+        # The expected answers in order. Each is the name of a statement that is being prepared, or whether the rows of
+        # a statement are wanted, or a sync.
         self._expected: deque[bytes | bool | Sync] = deque()
         self._prepared: set[bytes] = set()
         self._to_prepare: set[bytes] = set()
@@ -83,7 +87,7 @@ class Session:
         self.last_priority: Priority | None = None
         """The priority of the operation that used this session last."""
         self.settings: Statement | None = None
-        """The settings in force. None if they are unknown, as always behind a pooler."""
+        """The settings in force. None if they are unknown, which is always the case behind a pooler."""
         self._pgconn.enter_pipeline_mode()
         self._examine_backend(prepare)
 
@@ -141,19 +145,22 @@ class Session:
         """Whether the next operation may use this session."""
         if self.broken or Sync.AWAITED in self._expected:
             return False
-        # libpq does not know the transaction status before the owed syncs are read. But only a NOTIFY has an owed sync,
-        # and it is sent after the transaction of the operation, which has ended.
+        # libpq does not know the transaction status before the owed syncs are read. But only a NOTIFY has an owed sync.
+        # It is sent after the operation's transaction, so that transaction has ended.
         return bool(self._expected) or self._pgconn.transaction_status == TransactionStatus.IDLE
 
     @property
     def takes_another(self) -> bool:
-        """Whether a second operation may be sent before the first is answered: neither can make the other fail."""
+        """Whether a second operation may be sent before the first is answered.
+
+        If so, neither operation can make the other fail.
+        """
         return self.prepares and self.reads_committed and not (self._to_prepare or self.broken)
 
     def notices_end(self) -> bool:
         """Whether the server is known to have closed the idle connection. Does not wait."""
         try:
-            # The first read may return a last message, and the second one the end of the stream.
+            # The first read may return a last message, and the second read the end of the stream.
             self._pgconn.consume_input()
             self._pgconn.consume_input()
         except psycopg.OperationalError:
@@ -167,8 +174,7 @@ class Session:
         self.send(_ABOUT_BACKEND)
         self.sync()
         [[(backend, isolation)]] = self.receive()
-        # A pooler makes up the pid that it sends when a connection starts. If the pid is the backend's, there is no
-        # pooler.
+        # A pooler sends an invented pid when a connection starts. If the pid is the backend's, there is no pooler.
         self.prepares = backend == self._pgconn.backend_pid if prepare is None else prepare
         self.reads_committed = isolation == "read committed"
 
@@ -197,7 +203,7 @@ class Session:
                 self._take(result, answers, failures)
 
     def flush(self) -> SocketWaits[None]:
-        """Write everything, and read meanwhile: otherwise client and server may wait for each other."""
+        """Write all queued statements, and read meanwhile: otherwise client and server may wait for each other."""
         try:
             while self._pgconn.flush():
                 yield EVENT_READ | EVENT_WRITE

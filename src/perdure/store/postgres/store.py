@@ -1,4 +1,4 @@
-"""The PostgreSQL store: operations on a small pool of connections, retried where that helps."""
+"""The PostgreSQL store: runs operations on a small pool of connections, and retries them where that helps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from perdure.store.store import Facts
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# PostgreSQL truncates longer names, so that two schemas could become one.
+# PostgreSQL truncates longer names, so the names of two schemas could become equal.
 _LONGEST_NAME: Final = 63
 
 
@@ -57,7 +57,8 @@ class PostgresStore:
     ``size``: how many connections ordinary operations may use at a time. The same number of threads serves async
     callers, from any number of event loops. If a caller is cancelled, its operation still runs to its end.
 
-    ``prepare``: whether to prepare statements on the server; None finds out for each connection whether it is safe.
+    ``prepare``: whether to prepare statements on the server. With None, the store finds out for each connection whether
+    that is safe.
     ``listen_url``: where to LISTEN, if ``url`` leads to a pooler.
     """
 
@@ -140,7 +141,7 @@ class PostgresStore:
         return None if name is None else str(name)
 
     def now(self) -> int | None:
-        """A test's clock, or None for the server's."""
+        """The time of a test's clock; None means the server's clock."""
         return self._clock() if self._clock else None
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -181,7 +182,10 @@ class PostgresStore:
     async def _aperform_in_thread(
         self, operation: Operation[..., T], run: Callable[[], T], failed: psycopg.Error | None
     ) -> T:
-        """Perform in a thread, which may wait for a connection, between two tries, or while it holds row locks."""
+        """Perform the operation in a thread.
+
+        The thread may wait for a connection, between two tries, or with row locks held.
+        """
         outcome: Future[T] = Future()
         until_done = partial(
             self._retrier.until_done,
@@ -249,7 +253,7 @@ class PostgresStore:
         self._listeners.notify(topics)
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection for the caller to use, commit and close. It begins a transaction by itself."""
+        """A connection for the caller to use, commit and close. The connection begins transactions by itself."""
         connection = self._retrier.until_done(lambda: connect(self._url))
         connection.autocommit = False
         return connection
@@ -260,7 +264,7 @@ class PostgresStore:
             return await connect_async(self._url)
         except psycopg.Error as error:
             failed = self._retrier.error_for(diagnose(error))
-        raise failed  # outside the except block, so that it does not carry the driver's error
+        raise failed  # outside the except block, so that its context is not the driver's error
 
     def facts(self) -> Facts:
         return facts(self._pool)
@@ -306,7 +310,7 @@ class PostgresStore:
     def _migrate(self, applied: list[int], *, to: int | None) -> None:
         try:
             with target(self._url, self.schema) as database:
-                # One at a time, so that migrations applied before the connection is lost are reported.
+                # Note each version at once: if the connection is lost later, the caller still learns what was applied.
                 for version in migrate.apply(database, self.migrations, to=to):
                     applied.append(version)
         except psycopg.IntegrityError as error:
@@ -329,7 +333,7 @@ class PostgresStore:
             priority: DaemonThreads(f"perdure-postgres-{priority}", limit=n)
             for priority, n in limits(self._size).items()
         }
-        # For a store that is never closed: otherwise its idle threads would outlive it.
+        # This is for a store that is never closed. Without it, the idle threads would outlive the store.
         self._stop_threads = finalize(self, _stop_all, self._listener_thread, *self._threads.values())
         self._stop_threads.atexit = False
 

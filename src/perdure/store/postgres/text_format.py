@@ -1,4 +1,4 @@
-"""Convert rows from PostgreSQL's text format to plain values, for drivers that support no other format."""
+"""Convert rows from PostgreSQL's text format to Python values, for drivers that support no other format."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
     none is final                    BEGIN is sent with the first, COMMIT in a round trip of its own
     the operation only reads         each round trip is a transaction, because READ COMMITTED promises no more
 
-Topics are announced after the commit, in the same flush but in a transaction of their own. A NOTIFY inside the
-writing transaction would hold a lock of the whole server until the commit is on disk.
+Topics are announced after the commit, in the same flush but in a separate transaction. A NOTIFY inside the writing
+transaction would hold a lock of the whole server until the commit is on disk.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _log = logging.getLogger("perdure.store")
 
 
 # Each writing statement was written for a certain index. Its plan is made once per connection, perhaps while the table
-# is empty, and kept. So the plan must never be a sequential scan. Nor may it be an index-only scan of another index
-# with a sort, which looks cheap after a vacuum. JIT compilation would take longer than such a statement runs.
+# is empty, and kept. So the plan must never be a sequential scan. It must not be an index-only scan of another index
+# with a sort either, which looks cheap after a vacuum. JIT compilation would take longer than such a statement runs.
 _PLANS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
@@ -53,7 +53,8 @@ _PLANS: Mapping[str, str] = {
 def _settings(statement: int, lock: int, idle: int, plans: Mapping[str, str] | None = None) -> Statement:
     """The statement that sets timeouts, in seconds, and planner settings.
 
-    Its parameter ``local`` says whether they end with the transaction: they must if a pooler shares the backend.
+    Its parameter ``local`` says whether the settings end with the transaction. They must end with it if a pooler shares
+    the backend.
     """
     settings = {
         "statement_timeout": f"{statement}s",
@@ -80,7 +81,7 @@ WRITE_SETTINGS: Mapping[Priority, Statement] = {
 
 
 def notice(channel: str, topics: Iterable[str]) -> dict[str, str] | None:
-    """The parameters of NOTIFY, if there is anything to announce."""
+    """The parameters of NOTIFY; None if there is no topic to announce."""
     short = sorted(topic for topic in topics if len(topic.encode(errors="replace")) <= _LONGEST_TOPIC)
     return {"channel": channel, "topics": json.dumps(short)} if short else None
 
@@ -153,8 +154,8 @@ class Transaction:
             self._session.send(_BEGIN, rows=False)
         session = self._session
         if session.settings is not self._settings:
-            # Behind a pooler, settings must be local: our next transaction may run on another backend, and a
-            # transaction of another client on this one.
+            # Behind a pooler, settings must be local: our next transaction may run on another backend, and another
+            # client's transaction may run on this backend.
             session.send(self._settings, {"local": not session.prepares}, rows=False)
 
     def _send(self, query: Query) -> None:
@@ -170,7 +171,7 @@ class Transaction:
         if self._explicit:
             self._session.send(_COMMIT, rows=False)
         self._session.sync()
-        self._begun = self._explicit  # an implicit transaction ends at the sync, also if it fails
+        self._begun = self._explicit  # an implicit transaction ends at the sync, even if it fails
         self._queue_notice(Sync.OWED)  # not waiting for NOTIFY saves a fifth of a single enqueue
         answers = yield from self._session.answer()
         self._begun = False

@@ -27,7 +27,7 @@ _ENCODE_AT: Final = (
 _PORT: Final = "The port in the PostgreSQL URL, or in $PGPORT, must be a number from 1 to 65535."
 _PAIRS: Final = "The PostgreSQL URL must have the same number of each: host, hostaddr, port."
 
-# libpq reads these options only while it connects, and reports a wrong value as a server that cannot be reached.
+# libpq reads these options only while it connects, and reports a wrong value as if the server could not be reached.
 _INTEGERS: Final = (
     "keepalives",
     "keepalives_idle",
@@ -61,7 +61,7 @@ def parse_url(url: str) -> dict[str, Any]:
 def _parsed(url: str) -> dict[str, Any] | None:
     """The options; None if libpq cannot read the URL.
 
-    To raise our error here would chain libpq's error, which quotes the URL.
+    The caller raises our error: raised here, it would have libpq's error as its context, which quotes the URL.
     """
     try:
         return conninfo_to_dict(url)
@@ -87,9 +87,9 @@ def shown(database: str | None) -> str:
 def refuse_wrong_options(asked: Mapping[str, Any]) -> None:
     """Raise InvalidConfig if libpq would contact no server at all. The error names the first wrong option.
 
-    Do not call this while handling the driver's error: our error would chain it, and it quotes values. libpq itself
-    tests the options, because valid values depend on its version. Its messages are of no use here, because they depend
-    on the language.
+    Do not call this while handling the driver's error. That error would become the context of ours, and it quotes
+    values. libpq itself tests the options, because valid values depend on its version. We cannot use libpq's messages,
+    because they depend on the language.
     """
     probe = dict(_NOWHERE)
     options = {name: value for name, value in asked.items() if name not in (*_NOWHERE, "password")}
@@ -108,7 +108,7 @@ def _is_refused(settings: Mapping[str, Any]) -> bool:
 
 
 def _query(url: str) -> str:
-    """The query part of a URL. Refuse a URL that its author and libpq read differently.
+    """The query part of a URL. Refuse a URL that libpq would misread.
 
     libpq ends a password at the first @, and expects no password after a slash.
     """
@@ -123,7 +123,7 @@ def _query(url: str) -> str:
 
 
 def _unreadable(query: str) -> str:
-    """What is wrong in a URL that libpq cannot parse, without secrets."""
+    """A message about a URL that libpq cannot parse, without secrets."""
     parts = [part.partition("=") for part in query.split("&") if part]
     names = [unquote(name) for name, _, _ in parts]
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"ssl"}

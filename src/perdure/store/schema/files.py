@@ -1,7 +1,7 @@
 """Migration files: numbered SQL files that create and change the tables. Each migration has a file for each database.
 
 A file runs in one transaction. A file that begins with ``-- online`` runs statement by statement, each in its own
-transaction, so that workers can go on meanwhile. After an interruption it continues where it stopped.
+transaction, so that workers can go on meanwhile. After an interruption, the migration continues where it stopped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class Migration(NamedTuple):
         return split(self.text)
 
     def checksum_after(self, done: int) -> str:
-        """The checksum of the first ``done`` statements. The history has it while an online migration is under way."""
+        """The checksum of the first ``done`` statements.
+
+        The history stores this checksum while an online migration is under way.
+        """
         return _digest("".join(self.statements[:done]))
 
     def __str__(self) -> str:

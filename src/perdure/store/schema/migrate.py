@@ -21,7 +21,10 @@ COMMAND: Final = "call app.migrate() or run perdure migrate"
 
 
 class Target(Protocol):
-    """The database to migrate. Statements passed to it say ``perdure.job``; it puts in the actual schema or prefix."""
+    """The database to migrate.
+
+    Statements name tables as ``perdure.job``; the target puts in the actual schema or prefix.
+    """
 
     @property
     def dialect(self) -> Dialect: ...
@@ -38,7 +41,7 @@ class Target(Protocol):
         ...
 
     def make_room(self) -> None:
-        """Create what must exist before the history table. Called inside an exclusive transaction."""
+        """Create the schema if it must exist before the history table. Called inside an exclusive transaction."""
         ...
 
     def run(self, statement: str) -> None: ...
@@ -56,7 +59,10 @@ class Target(Protocol):
 
 
 def apply(target: Target, known: Sequence[Migration], *, to: int | None = None) -> Iterator[int]:
-    """Apply the missing migrations, up to version ``to``; yield the version of each one that was finished here."""
+    """Apply the missing migrations, up to version ``to``.
+
+    Yield the version of each migration that this call finished.
+    """
     work = look(target, known, to=to)
     while work:
         with target.exclusive_transaction():
@@ -108,7 +114,7 @@ def _pending(target: Target, known: Sequence[Migration], to: int | None = None) 
 
 
 def _work(target: Target, work: Work) -> bool:
-    """Apply a whole migration, or the next statement of an online one; return whether it is finished."""
+    """Apply a migration, or the next statement of an online migration. Return whether the migration is finished."""
     migration, done = work
     if not _has_history(target):
         target.make_room()
@@ -160,7 +166,7 @@ def _has_history(target: Target) -> bool:
 
 
 def _refuse_strangers(target: Target, known: Sequence[Migration]) -> None:
-    """Refuse tables with our names but without a history: they are not perdure's, or the history was lost."""
+    """Refuse tables with our names but without a history: perdure did not create them, or the history was lost."""
     there = {name for (name,) in target.rows(_RELATIONS[target.dialect], {"schema": target.schema})}
     for table in tables(known):
         if _place(target, table) in there:

@@ -1,4 +1,4 @@
-"""Compare a database's history with the known migrations: find what is pending, or why nothing may be applied."""
+"""Compare a database's history with the known migrations: find the pending migrations, or why none may be applied."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ worker IS NOT NULL
 (q.paused AND (q.resume_at IS NULL OR q.resume_at > :now))
 
 -- fragment: queue_is_closed
--- Whether nothing may be claimed now from the queue of row q. Every claim uses this fragment, so a condition that closes
+-- Whether no job may be claimed now from the queue of row q. Every claim uses this fragment, so a condition that closes
 -- a whole queue belongs here.
 ({queue_is_paused} OR q.cool_until > :now)
 
@@ -23,7 +23,7 @@ EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND {is_live})
        AND CAST(:limits AS bigint) = coalesce((SELECT version FROM perdure.limit_lock WHERE id = 1), 0)
 
 -- fragment: queue_is_limited
--- Limited claims hand out the jobs of such a queue, and no other claim does.
+-- Whether the queue of row q has a limit. Only limited claims hand out the jobs of such a queue.
 q.concurrency IS NOT NULL
 
 -- fragment: task_cancels_running
@@ -41,8 +41,8 @@ NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_
        AND {worker_may_claim}
 
 -- fragment: beyond_limits
--- Of the jobs in `counted` (id, rank, queue, task, concurrency_key), those that a limit has no room for. Jobs that run
--- already have the rank 0. A job without a concurrency key is not under the limit of its task's keys.
+-- The jobs in `counted` (id, rank, queue, task, concurrency_key) for which a limit has no free slot. Jobs that run
+-- already have the rank 0. The limit for a task's concurrency keys does not apply to a job without a key.
 under AS (
     SELECT c.id, c.rank, 'task' AS kind, coalesce(t.concurrency_scope, t.name) AS name,
            CASE WHEN t.keyed THEN c.concurrency_key ELSE '' END AS key, t.concurrency
@@ -132,7 +132,7 @@ CASE task WHEN '(gate)' THEN {gate_due} ELSE {step_due} END
 id, status, waiting, active, open, spoiled, cancel_requested_at IS NOT NULL, tenant
 
 -- fragment: due_jobs
--- Jobs that are due and not held. Those that are still set aside have an index of their own.
+-- Jobs that are due and not held. Due jobs that are still set aside are in another index.
 (SELECT queue, task, run_at FROM perdure.job
           WHERE state = 'ready' AND held IS NULL AND run_at <= :now
          UNION ALL
@@ -149,7 +149,7 @@ CASE WHEN state <> 'ready' THEN state
             ELSE 'scheduled' END
 
 -- fragment: fits_filter
--- Whether the job of row j meets the conditions of a filter. NULL is no condition.
+-- Whether the job of row j meets the conditions of a filter. NULL means no condition.
 (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))
        AND (CAST(:task AS text) IS NULL OR j.task = CAST(:task AS text))
        AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text))
@@ -196,7 +196,7 @@ SELECT queue, min(run_at)
  ORDER BY queue;
 
 -- name: list_ready
--- The jobs that could run now, by queue and task. The oldest one shows the lag.
+-- The jobs that could run now, by queue and task. The oldest job shows the lag.
 SELECT queue, task, count(*), min(run_at)
   FROM {due_jobs}
  GROUP BY queue, task
@@ -247,7 +247,7 @@ SELECT id, queue, task, state, run_at, started_at, finished_at
  LIMIT :n;
 
 -- name: find_front
--- The first job of a queue: the one that a claim would take next.
+-- The first job of a queue: the job that a claim would take next.
 SELECT id
   FROM perdure.job
  WHERE state = 'ready' AND held IS NULL AND queue = :queue AND run_at <= :now
@@ -263,7 +263,7 @@ SELECT id, priority, run_at
  LIMIT :n OFFSET :skip;
 
 -- name: list_due_queues
--- The queues that a claim may scan. Each takes one index lookup.
+-- The queues that a claim may scan. Each queue takes one index lookup.
 WITH RECURSIVE every AS (
     SELECT CAST('' AS text) AS queue
     UNION ALL
@@ -293,7 +293,7 @@ RETURNING CAST(id AS text), token, attempt, {claimed_columns}, state;
 SELECT version FROM perdure.limit_lock WHERE id = 1;
 
 -- name: lock_limits
--- Claims of limited jobs and changes of limits run one after the other.
+-- This lock makes claims of limited jobs and changes of limits run one after the other.
 SELECT version FROM perdure.limit_lock WHERE id = 1 FOR UPDATE;
 
 -- name: change_limits
@@ -320,7 +320,7 @@ INSERT INTO perdure.named_limit (name, concurrency, edited) VALUES (:name, :conc
     ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency, edited = true;
 
 -- name: declare_limit
--- What an operator has set stays.
+-- A limit that an operator has set stays in effect.
 INSERT INTO perdure.named_limit AS l (name, concurrency, declared) VALUES (:name, :concurrency, :concurrency)
     ON CONFLICT (name) DO UPDATE
    SET declared = excluded.declared, concurrency = CASE WHEN l.edited THEN l.concurrency ELSE excluded.declared END;
@@ -337,9 +337,9 @@ SELECT id, queue, task, concurrency_key
  ORDER BY started_at, id;
 
 -- name: count_due_limited
--- How many jobs of each limited task, and in limited queues of each task, are due in each queue and priority, and how
--- many of them have a concurrency key.
--- Counting stops at :most, because more would be expensive and nobody needs the exact number.
+-- How many jobs are due in each queue and priority, by task, and how many of them have a concurrency key. Only limited
+-- tasks are counted, and in limited queues all tasks. Counting stops at :most, because more would be expensive and
+-- nobody needs the exact number.
 WITH RECURSIVE
 every AS (
     SELECT CAST('' AS text) AS queue
@@ -517,7 +517,7 @@ SELECT name, throttles, cool_until, :now, backoff
    FOR UPDATE;
 
 -- name: lock_settings
--- In the order of their names.
+-- Rows are locked in the order of their names.
 SELECT {each queue field: COLUMN}
   FROM perdure.queue
  WHERE name IN texts(:names)
@@ -531,7 +531,7 @@ UPDATE perdure.queue
  WHERE name = :name;
 
 -- name: list_live_settings
--- What workers must know of queues.
+-- The settings of queues that workers need.
 SELECT name, timeout, CASE WHEN {queue_is_paused} THEN resume_at END, :now
   FROM perdure.queue q
  WHERE timeout IS NOT NULL OR (resume_at IS NOT NULL AND {queue_is_paused})
@@ -572,8 +572,8 @@ SELECT id, queue, state, run, attempt
  WHERE id = :id;
 
 -- name: lock_job
--- An operator's action locks the job's row, so that its decision is still right when it writes. json is returned as text:
--- otherwise the codec of a caller's connection would decode it.
+-- An operator's action locks the job's row, so that its decision is still right when it writes. json is returned as
+-- text, because the codec of a caller's connection would decode json.
 SELECT state, run, token, worker, CAST(checkpoint AS text), CAST(result AS text), unique_key, task,
        coalesce(tenant, ''), run_at <= :now, workflow_id, step_key, held
   FROM perdure.job
@@ -627,8 +627,8 @@ SELECT {is_live} FROM perdure.worker w WHERE id = :worker;
 UPDATE perdure.worker AS w SET retired_at = :now WHERE id = :worker AND {is_live};
 
 -- name: retire_silent_workers
--- After a change of the clock, at :steady_since, a worker is retired only once a whole lease has passed. The worker that
--- asks lives.
+-- After a change of the clock, at :steady_since, a worker is retired only once a whole lease has passed. The worker
+-- that runs this statement is never retired by it.
 UPDATE perdure.worker AS w SET retired_at = :now
  WHERE {is_live} AND expires_at <= :now AND id <> :sweeper
    AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
@@ -650,7 +650,7 @@ SELECT {worker_columns}
  ORDER BY started_at, id;
 
 -- name: list_workers_of_job
--- The workers that ran attempts of a job, also retired ones.
+-- The workers that ran attempts of a job, including retired workers.
 SELECT {worker_columns}
   FROM perdure.worker w
  WHERE id = ANY (ARRAY(SELECT worker FROM perdure.attempt WHERE job = :id AND worker IS NOT NULL
@@ -689,8 +689,8 @@ UPDATE perdure.job
 SELECT replay_of FROM perdure.job WHERE id = :id;
 
 -- name: forget_put_off
--- Tokens grow by one with each claim, and this runs with each postponed attempt. So it is enough to read the hundred
--- tokens up to :token: older failures are not read again.
+-- Tokens grow by one with each claim, and this statement runs with each postponed attempt. So it is enough to read the
+-- hundred tokens up to :token. Older attempts are not read again.
 DELETE FROM perdure.attempt
  WHERE job = :id AND token > CAST(:token AS integer) - 100 AND token <= CAST(:token AS integer)
    AND kind IN ('snoozed', 'throttled');
@@ -752,7 +752,7 @@ SELECT {tally_columns}
    FOR UPDATE;
 
 -- name: lock_orphan_workflows
--- Sorted by id. The steps of a workflow that others have locked are left to the next sweep.
+-- Rows are sorted by id. The steps of a workflow that another transaction has locked are left to the next sweep.
 SELECT {tally_columns}
   FROM perdure.workflow
  WHERE id = ANY (ARRAY(SELECT r.workflow_id FROM perdure.job r INDEXED BY perdure.job_running
@@ -830,7 +830,7 @@ UPDATE perdure.job
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state IN ('waiting', 'ready', 'open');
 
 -- name: stop_steps
--- Running steps are asked to stop; the first request counts.
+-- Running steps are asked to stop. If there are several requests, the first request counts.
 UPDATE perdure.job
    SET cancel_requested_at = coalesce(cancel_requested_at, :now), reason = coalesce(reason, CAST(:reason AS text))
  WHERE workflow_id = :workflow AND workflow_id IS NOT NULL AND state = 'running'
@@ -899,7 +899,8 @@ SELECT id, token, run, attempt, coalesce(error_kind, state), error_code, error_m
     ON CONFLICT (job, token) DO NOTHING;
 
 -- name: cancel_jobs
--- A running job is asked to stop; the first request counts. Any other job is canceled now.
+-- A running job is asked to stop. If there are several requests, the first request counts. Any other job is canceled
+-- now.
 UPDATE perdure.job
    SET state = CASE state WHEN 'running' THEN state ELSE 'canceled' END,
        cancel_requested_at = coalesce(cancel_requested_at, :now),
@@ -927,7 +928,7 @@ UPDATE perdure.job
 RETURNING queue;
 
 -- name: list_ready_queues
--- The next :n queues after :after that have jobs in the claim's index. Each takes one index lookup.
+-- The next :n queues after :after that have jobs in the claim's index. Each queue takes one index lookup.
 WITH RECURSIVE every AS (
     SELECT CAST(:after AS text) AS queue, 0 AS n
     UNION ALL

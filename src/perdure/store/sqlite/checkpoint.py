@@ -1,9 +1,10 @@
 """Checkpoints: copy the WAL into the database file, but never while anybody commits.
 
-SQLite before 3.51.3 can lose committed pages when one connection commits while another one checkpoints. So our
+SQLite before 3.51.3 can lose committed pages when one connection commits while another connection checkpoints. So our
 connections never checkpoint automatically, and we hold the write lock during a checkpoint. ``wal_checkpoint(TRUNCATE)``
-alone is not enough: if it cannot get the write lock at once, it continues without it (seen with 3.40 and 3.53). A
-connection cannot checkpoint inside its own transaction, so one connection holds the lock and another one checkpoints.
+alone is not enough: if it cannot get the write lock at once, it continues without the lock (seen with 3.40 and 3.53). A
+connection cannot checkpoint inside its own transaction, so one connection holds the lock and another connection
+checkpoints.
 
 The first commit after a complete checkpoint starts again at the beginning of the WAL, and truncates the WAL's file to
 ``journal_size_limit``. So a file above that limit shows that the WAL is long and needs a checkpoint.
@@ -52,8 +53,8 @@ class Checkpoints:
                 _log.warning("A checkpoint of the WAL failed: %s", translate(error))
             except PerdureError as error:
                 _log.warning("A checkpoint of the WAL failed: %s", error)
-            # Readers may prevent a complete checkpoint, or a restart of the WAL. To try again at every commit would
-            # sync the database file at every commit, so try again when the WAL has grown.
+            # Readers may prevent a complete checkpoint, or a restart of the WAL. A try at every commit would sync the
+            # database file at every commit, so try again when the WAL has grown.
             self._limit = size + LONGEST_WAL
 
     def close(self) -> None:

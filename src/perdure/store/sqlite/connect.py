@@ -1,4 +1,4 @@
-"""Open SQLite databases, and refuse those that cannot work."""
+"""Open SQLite databases, and refuse databases that perdure cannot work on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CLAIMS = frozenset(("claim_jobs", "claim_chosen"))
 
 # The first version with STRICT tables.
 _OLDEST = (3, 37)
-# More than perdure has statements, so that none is prepared twice.
+# The number is larger than the number of perdure's statements, so that no statement is prepared twice.
 _CACHED_STATEMENTS = 512
 
 
@@ -58,7 +58,7 @@ class Database:
         self.synchronous: Synchronous = synchronous
         self.connections: set[sqlite3.Connection] = set()
         self.lost = False
-        """Whether the open file was deleted or replaced, and no other one has been opened since."""
+        """Whether the open file was deleted or replaced, and no other file has been opened since."""
         self.noticed = False
         """Whether another file was found at the path, so that open connections should be closed."""
         # The open files.
@@ -74,7 +74,7 @@ class Database:
 
     @property
     def all_connections(self) -> list[sqlite3.Connection]:
-        """This process's connections to the same path, also those of other stores."""
+        """This process's connections to the same path, including the connections of other stores."""
         return [each for one in _databases.now() if one.path == self.path for each in list(one.connections)]
 
     @property
@@ -82,7 +82,7 @@ class Database:
         return self.in_memory or os.path.exists(self.path)
 
     def refuse_if_missing(self) -> None:
-        """Raise an error if there is no file. A check must not create one."""
+        """Raise an error if there is no file. A check must not create a file."""
         if self.exists:
             return
         if os.path.isdir(os.path.dirname(self.path)):
@@ -94,7 +94,7 @@ class Database:
         )
 
     def note_file(self) -> None:
-        """Remember that the file at the path is open. If it is another file by now, keep what was remembered."""
+        """Remember which file at the path is open. If another file is at the path by now, keep the old record."""
         if not self.has_moved:
             self._files = files_at(self.path)
         self.lost = False
@@ -105,7 +105,7 @@ class Database:
         return not self.in_memory and self._files is not None and identify(self.path) != self._files.main
 
     def note_loss(self) -> None:
-        """Remember that the open file was lost and is now closed. Does nothing if it is back at its path."""
+        """Remember that the open file was lost and is now closed. Does nothing if the file is back at its path."""
         self.noticed = False
         if self.has_moved:
             self._before, self._files, self.lost = self._files, None, True
@@ -113,7 +113,7 @@ class Database:
     def refuse_left_behind(self) -> None:
         """Raise an error if the -wal and -shm at the path belong to another file that this process has, or had, open.
 
-        They are not removed: a program that started since then may use them and may have written to them.
+        These files are not removed: a program that started since then may use them and may have written to them.
         """
         if self.in_memory:
             return
@@ -139,7 +139,7 @@ class Database:
         else:
             self._note_open()
             return connection
-        raise failed  # outside the except block, so that it does not carry SQLite's error
+        raise failed  # outside the except block, so that its context is not SQLite's error
 
     def _ready(self, *, read_only: bool) -> sqlite3.Connection:
         connection = self._connect()
@@ -159,10 +159,12 @@ class Database:
             self._release()
 
     def close(self, connection: sqlite3.Connection) -> None:
-        """Close a connection. With the last one SQLite deletes the WAL by name, unless the file was moved.
+        """Close a connection.
+
+        When the last connection is closed, SQLite deletes the WAL by name, unless the file was moved.
 
         If the file was moved, we keep the last connection until another file is open, so that no new file can get the
-        inode number of an old one.
+        inode number of an old file.
         """
         self.connections.discard(connection)
         if self.connections or not self.has_moved or connection.in_transaction:
@@ -174,7 +176,7 @@ class Database:
             self._files = None
 
     def forget(self) -> None:
-        """Forget the files: nobody in this process opens the database again."""
+        """Forget the files: this process does not open the database again."""
         self._files = None
         self._release()
 
@@ -192,7 +194,7 @@ class Database:
             witness.close()
 
     def _refuse_another_file(self) -> None:
-        """Refuse to open a second file at the same path: this process would mix up the two."""
+        """Refuse to open a second file at the same path: this process would confuse the two files."""
         if self.has_moved:
             if self.connections:
                 self.noticed = True
@@ -221,7 +223,7 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         # timeout=0: we wait ourselves, with jitter and without blocking threads that need our locks. mode=rw: SQLite
-        # must not create a file, even if ours has just vanished, because other users could read the new one.
+        # must not create a file, even if our file has just vanished, because other users could read the new file.
         connection = sqlite3.connect(
             self.path if self.in_memory else f"{Path(self.path).as_uri()}?mode=rw",
             uri=not self.in_memory,
@@ -234,18 +236,19 @@ class Database:
         return connection
 
     def _set_up(self, connection: sqlite3.Connection, *, read_only: bool) -> None:
-        # This comes before the first commit: our connections must never checkpoint automatically, see checkpoint.py.
+        # This must be set before the first commit: our connections must never checkpoint automatically, see
+        # checkpoint.py.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute(f"PRAGMA journal_size_limit = {LONGEST_WAL}")
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
-        # For macOS, where fsync() does not reach the disk.
+        # This is for macOS, where fsync() alone does not reach the disk.
         connection.execute(f"PRAGMA fullfsync = {self.synchronous == 'full'}")
         connection.execute("PRAGMA foreign_keys = OFF")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
             return
-        # A writing statement has at most a batch of temporary data (for IN, RETURNING or a sort). In a temporary file
-        # it would cost more than the rest of the statement: 200 page faults in a claim. Readers use temporary files,
+        # A writing statement has at most a batch of temporary data (for IN, RETURNING or a sort). A temporary file
+        # would cost more than the rest of the statement: 200 page faults in a claim. Readers use temporary files,
         # because they may have more to sort.
         connection.execute("PRAGMA temp_store = MEMORY")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -320,5 +323,5 @@ def rows_in(cursor: sqlite3.Cursor) -> Rows:
         raise
 
 
-# Databases of all stores in this process: several may open the same path.
+# The databases of all stores in this process. Several stores may open the same path.
 _databases: WeakRegistry[Database] = WeakRegistry()

@@ -42,13 +42,13 @@ _MEANINGS: tuple[tuple[str, Callable[[], PerdureError]], ...] = (
     ("SQLITE_READONLY_DBMOVED", lambda: StoreAway("The SQLite file was moved or deleted while it was open.")),
     ("SQLITE_READONLY", StoreReadOnly),
     ("SQLITE_FULL", StoreFull),
-    # A failed disk may be mounted again later, so a worker keeps trying. A caller gets the error.
+    # A failed disk may be mounted again later. So a worker keeps trying, while a caller gets the error.
     ("SQLITE_IOERR", lambda: StoreAway("The SQLite file could not be read or written.")),
     ("SQLITE_CANTOPEN", lambda: StoreAway("The SQLite file cannot be opened.")),
     ("SQLITE_PERM", lambda: StoreAway("The SQLite file cannot be opened.")),
     ("SQLITE_NOTADB", lambda: UnsupportedDatabase("The file is not an SQLite database.")),
     ("SQLITE_CORRUPT", lambda: UnsupportedDatabase("The SQLite database is damaged.")),
-    # The trigger is not ours. Its RAISE(ABORT) does not mean that the row is wrong.
+    # perdure has no such trigger. The RAISE(ABORT) of somebody's trigger does not mean that the row is wrong.
     ("SQLITE_CONSTRAINT_TRIGGER", lambda: InternalError("A trigger refused a row.", code="store.refused")),
     ("SQLITE_CONSTRAINT", lambda: InternalError("The schema refused a row.", code="store.constraint")),
     ("SQLITE_TOOBIG", lambda: InternalError("A value in the row is too large.", code="store.too_large")),
@@ -62,12 +62,12 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def is_undecodable(error: Exception) -> bool:
-    """Whether a text in a row is not UTF-8. The sqlite3 module has neither a class nor an error name for it."""
+    """Whether a text in a row is not UTF-8. The sqlite3 module has neither a class nor an error name for this error."""
     return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
 
 
 def translate(error: Exception) -> Exception:
-    """Our error for SQLite's, with a message that quotes no values. Any other error is returned unchanged."""
+    """Translate SQLite's error to our error, whose message quotes no values. Any other error is returned unchanged."""
     if not isinstance(error, sqlite3.Error):
         return error
     return _meaning(error).noting(error)
@@ -107,5 +107,5 @@ def patiently(action: Callable[[], T], *, until: float, rest: Callable[[float], 
 
 
 def _name(error: sqlite3.Error) -> str:
-    # Errors of the module itself, such as a missing parameter, have no SQLite error name.
+    # Errors of the sqlite3 module itself, such as a missing parameter, have no SQLite error name.
     return getattr(error, "sqlite_errorname", type(error).__name__)

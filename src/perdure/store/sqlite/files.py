@@ -1,8 +1,8 @@
 """The identity of SQLite files, and their access rights.
 
 SQLite finds the -wal and -shm files only by name. If another file takes the place of the database, SQLite uses the old
--wal with the new file, and writes the pages of one database over those of the other. Nothing in the files shows this,
-so a process that had the old files open has to remember them.
+-wal with the new file, and writes pages of one database over pages of the other. Nothing in the files shows this, so a
+process that had the old files open has to remember them.
 
 Files that we create can be read only by their owner, because payloads may be secret.
 """
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 FileId: TypeAlias = tuple[int, int]
-"""Device and inode. While somebody has a file open, no other file gets its numbers."""
+"""Device and inode. While a process has the file open, no other file gets these numbers."""
 
 NOWHERE: FileId = (0, 0)
 
@@ -27,7 +27,7 @@ class Files(NamedTuple):
     beside: frozenset[FileId]
 
     def left_behind(self, here: Files) -> bool:
-        """Whether files of ours, -wal or -shm, are now beside another database file, or beside none."""
+        """Whether our -wal or -shm is now beside another database file, or beside no database file."""
         return here.main != self.main and not self.beside.isdisjoint(here.beside)
 
 
@@ -47,9 +47,10 @@ def files_at(path: str) -> Files:
 def make_private(path: str) -> None:
     """Create an empty file that only its owner can read. An existing file keeps its mode.
 
-    SQLite gives the -wal and the -shm the mode of this file. If SQLite created it, only the umask would restrict it.
+    SQLite gives the -wal and the -shm the mode of this file. If SQLite created the file, only the umask would restrict
+    the mode.
     """
-    # SQLite will meet the same problem, and report it better.
+    # If this fails, SQLite will fail for the same reason and report it better.
     with suppress(OSError):
         if _MAKES_FILES:
             # Create the file without opening it. Closing it would drop SQLite's locks, if another thread has just
@@ -62,7 +63,7 @@ def make_private(path: str) -> None:
 def share_like(path: str, file: int) -> None:
     """Give a new private file the access rights of the database at this path.
 
-    This is what SQLite does for the -wal: the same mode and group, and the same owner if root creates the file.
+    SQLite does the same for the -wal: it sets the same mode and group, and the same owner if root creates the file.
     """
     with suppress(OSError):
         database = os.stat(path)

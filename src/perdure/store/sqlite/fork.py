@@ -24,7 +24,10 @@ _PATIENCE = 10.0
 
 class Pausable(Protocol):
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection, and open none until ``resume``. If that takes too long, undo it and return False."""
+        """Close every connection, and open no connection until ``resume``.
+
+        If that takes too long, undo it and return False.
+        """
         ...
 
     def resume(self) -> None: ...
@@ -36,7 +39,7 @@ def close_before_forks(state: Pausable) -> None:
 
 
 def keep_for_ever(inherited: Collection[object]) -> None:
-    """Never let these connections be finalized: a thread of the parent process may have locked one of them."""
+    """Never let these connections be finalized: a thread of the parent process may have held a lock of a connection."""
     if not inherited:
         return
     with suppress(ImportError):

@@ -1,4 +1,4 @@
-"""Group commit: calls that share one transaction, and so one wait for the disk."""
+"""Group commit: several calls share one transaction, and therefore one wait for the disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perdure.store.sqlite.self_deadlock import LOOK_AFTER, look_for_own_transact
 
 T = TypeVar("T")
 
-# How often a call is run at most if it violates a constraint: a concurrent writer may have written the row first.
+# How often to run a call that violates a constraint: a concurrent writer may have written the row first.
 _RUNS = 5
 
 
@@ -56,7 +56,7 @@ class GroupCommit:
             self.migrate(until=until)
 
     def migrate(self, *, until: float, to: int | None = None) -> list[int]:
-        """Bring the schema up to date, or to a version; return the versions applied."""
+        """Bring the schema up to date, or to version ``to``; return the versions applied."""
         applied: list[int] = []
         with self._lock:
             patiently(lambda: self._open(applied, to=to), until=until, rest=self._rest_with(self.look))
@@ -76,7 +76,7 @@ class GroupCommit:
     def write(self, group: list[PendingCall[Any]], followers: Iterable[PendingCall[Any]]) -> None:
         """Write the one call in ``group`` and the followers in one transaction; append the followers to ``group``.
 
-        When this returns, every call that was run has its outcome. No call has it before the commit.
+        When this returns, every call that was run has its outcome. No call has its outcome before the commit.
         """
         with self._lock:
             try:
@@ -92,14 +92,14 @@ class GroupCommit:
                 self._checkpoints.after_commit(self._connection)
 
     def seen(self) -> object | None:
-        """A value that changes when other connections have committed; None while ours is in use."""
+        """A value that changes when other connections have committed; None while our connection is in use."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
             if self._connection is None:
                 # Without a connection nothing can be compared: report a change, unless the file is gone.
                 return None if self._database.lost else object()
-            # Fetch all rows: otherwise the statement would keep its read transaction.
+            # Fetch all rows, because an unfinished statement would keep its read transaction.
             return self._connection, self._connection.execute("PRAGMA data_version").fetchall()
         except sqlite3.Error:
             return None
@@ -107,7 +107,7 @@ class GroupCommit:
             self._lock.release()
 
     def look(self) -> None:
-        """Raise Refused if a write of this thread or task waits for a transaction of its own caller."""
+        """Raise Refused if a write of this thread or task waits for a transaction that its own caller has open."""
         look_for_own_transaction(self._database.path, self._database.all_connections)
 
     def stop_waiting(self) -> None:
@@ -115,7 +115,7 @@ class GroupCommit:
         self._closing.set()
 
     def pause(self, *, timeout: float) -> bool:
-        """Close the connection and open none until ``resume``. Return False if that takes too long."""
+        """Close the connection, and open no connection until ``resume``. Return False if that takes too long."""
         if not self._lock.acquire(timeout=timeout):
             return False
         if not self._database.in_memory:
@@ -222,7 +222,8 @@ class GroupCommit:
         try:
             if not create:
                 refuse_without_tables(connection, self._migrations)
-            # One at a time, so that migrations applied before another process's lock stops us are reported.
+            # Note each version at once: if another process's lock stops us later, the caller still learns what was
+            # applied.
             for version in migrate.apply(SqliteTarget(connection), self._migrations, to=to):
                 applied.append(version)
         except BaseException:

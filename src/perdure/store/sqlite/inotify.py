@@ -18,13 +18,13 @@ _MOVED_TO: Final = 0x80
 _CREATE: Final = 0x100
 _OVERFLOW: Final = 0x4000
 
-# The head of an event: watch, kind, cookie, length of the name that follows.
+# The head of an event: watch, kind, cookie, and the length of the name after it.
 _EVENT: Final = struct.Struct("iIII")
 _MOST_BYTES: Final = 64 * 1024
 
 
 class FileWatch:
-    """A watched file, which need not exist yet. Raises OSError if it cannot be watched. Works only on Linux."""
+    """A watched file, which need not exist yet. Raises OSError if the file cannot be watched. Works only on Linux."""
 
     def __init__(self, path: str) -> None:
         self._path = os.fsencode(path)
@@ -42,7 +42,7 @@ class FileWatch:
         """Whether the file was written to, or replaced, since the last call. Does not wait."""
         changed = False
         for kind, name in self._events():
-            # Watch a new file from now on. Whatever was written to it before now is part of this change.
+            # Watch the new file from now on. Earlier writes to the new file are part of this change.
             if kind & (_CREATE | _MOVED_TO | _OVERFLOW) and name in (b"", os.path.basename(self._path)):
                 with suppress(OSError):
                     self._watch_file()

@@ -1,7 +1,7 @@
 """Liveness locks: they show at once that a worker on this host has died, because the kernel releases its lock.
 
-Each worker holds a lock on a file of its own beside the database. A pid is not enough: another process may have got
-the same pid, and processes in other containers are invisible.
+Each worker holds a lock on its own file beside the database. A pid is not enough: another process may have got the same
+pid, and processes in other containers are invisible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _log = logging.getLogger("perdure.store")
 
 
 class LivenessLocks:
-    """The locks of the workers of the database at ``path``. If locks do not work here, no worker is ever absent."""
+    """The locks of the workers of the database at ``path``.
+
+    If file locks do not work here, ``absent`` returns no worker.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -50,11 +53,11 @@ class LivenessLocks:
         return partial(_give_up, path, file, os.getpid(), [])
 
     def absent(self, workers: Iterable[str]) -> list[str]:
-        """Which of these workers are certainly dead. A worker without a file may be alive."""
+        """The workers among these that are certainly dead. A worker without a file may be alive."""
         return [worker for worker in workers if (path := self._file_of(worker)) and _is_abandoned(path)]
 
     def _file_of(self, worker: str) -> str | None:
-        """The path of a worker's file; None without file locks, or if the name is not plain and could lead anywhere."""
+        """The path of a worker's file; None without file locks, or if the worker's name is not safe in a path."""
         if not _CAN_LOCK or not _PLAIN_NAME.fullmatch(worker):
             return None
         return f"{self._path}-worker-{worker}"
@@ -68,7 +71,10 @@ _no_fork = threading.Lock()
 
 
 def _lock_new(path: str, database: str) -> int:
-    """Create a locked file at this path. It is locked before it appears there, so nobody finds it unlocked."""
+    """Create a locked file at this path.
+
+    The file is locked before it appears there, so no process finds it unlocked.
+    """
     beginning = f"{path}.{secrets.token_hex(4)}"
     file = _opened(beginning, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
@@ -84,7 +90,7 @@ def _lock_new(path: str, database: str) -> int:
 
 
 def _lock(file: int) -> None:
-    """Lock a file. Raises OSError if somebody else has locked it, or if this file system has no locks."""
+    """Lock a file. Raises OSError if another process has locked it, or if this file system has no locks."""
     import fcntl
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,7 +105,7 @@ def _give_up(path: str, file: int, holder: int, given_up: list[bool]) -> None:
 
 
 def _is_abandoned(path: str) -> bool:
-    """Whether the lock is free. If so, remove its file. Of several concurrent callers only one gets True."""
+    """Whether the lock is free. If so, remove its file. If several callers ask at the same time, only one gets True."""
     try:
         file = _opened(path, os.O_RDONLY)
     except OSError:
@@ -114,7 +120,7 @@ def _is_abandoned(path: str) -> bool:
 
 
 def _unlink(path: str, file: int) -> bool:
-    """Remove the path if it still leads to this locked file, not to a newer one; return whether it did."""
+    """Remove the path if it still leads to this locked file, not to a newer file. Return whether it was removed."""
     try:
         found, ours = os.stat(path), os.fstat(file)
     except OSError:

@@ -29,8 +29,8 @@ class SqliteTarget:
 
     @contextmanager
     def exclusive_transaction(self) -> Iterator[None]:
-        # The write lock makes the transaction exclusive, and ends with the process. Between two such transactions,
-        # others may write.
+        # The write lock makes the transaction exclusive, and ends with the process. Other processes may write between
+        # two such transactions.
         with self._transaction("BEGIN IMMEDIATE"):
             yield
 
@@ -55,7 +55,7 @@ class SqliteTarget:
             self._connection.execute("COMMIT")
         finally:
             # Roll back, unless the transaction was committed or SQLite has rolled it back by itself. Raise the block's
-            # error, not that of the rollback.
+            # error, not an error of the rollback.
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")

@@ -14,12 +14,15 @@ _NETWORK = re.compile(
 
 
 def network_file_system(path: str, mounts: str | None = None) -> str | None:
-    """The kind of network file system that ``path`` is on, or None. ``mounts``: a text like /proc/self/mountinfo."""
+    """The kind of the network file system of ``path``; None if it is local.
+
+    ``mounts``: a text like /proc/self/mountinfo.
+    """
     kind, depth = "", -1
     for line in (_mounts() if mounts is None else mounts).splitlines():
         place, _, source = line.partition(" - ")
         point = _unescape(place.split()[4])
-        # A later mount on the same point hides the earlier one.
+        # A later mount on the same mount point hides the earlier mount.
         if _contains(point, path) and len(point) >= depth:
             kind, depth = source.split()[0], len(point)
     return kind if _NETWORK.fullmatch(kind) else None

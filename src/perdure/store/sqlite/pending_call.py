@@ -53,7 +53,7 @@ class PendingCall(Generic[T]):
     def call_back(self, function: Callable[[], None]) -> None:
         """Call a function in the thread or event loop where the caller waits, and raise its error here.
 
-        Used by the thread that writes this call.
+        The thread that writes this call uses this method.
         """
         function()
 
@@ -73,7 +73,7 @@ class ThreadCall(PendingCall[T]):
     _gate: threading.Lock | None = None
 
     def close_gate(self) -> None:
-        # A bare lock, because an Event costs ten times as much. A call that need not wait has no lock.
+        # This is a lock, because an Event costs ten times as much. A call that need not wait has no lock.
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -101,7 +101,7 @@ class LoopCall(PendingCall[T]):
 
     @property
     def wanted(self) -> bool:
-        """Whether its caller still waits."""
+        """Whether the caller still waits."""
         return not self._answered.cancelled()
 
     async def wait(self) -> None:
@@ -138,7 +138,7 @@ def wake_callers(calls: Iterable[PendingCall[Any]]) -> None:
         elif isinstance(call, LoopCall):
             by_loop.setdefault(call.loop, []).append(call)
     for loop, answered in by_loop.items():
-        # A closed loop raises an error, but nobody waits there any more.
+        # A closed loop raises an error, but no caller waits there any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_answer, answered)
 

@@ -26,12 +26,12 @@ from perdure.store.sqlite.writer import Writer
 
 T = TypeVar("T")
 
-# How long to wait until readers and the writer are paused: less than the interval of heartbeats.
+# Seconds to wait until readers and the writer are paused. This is less than the interval of heartbeats.
 _PAUSE_SECONDS = 1.0
 
 
 class ProcessState:
-    """The state of a store in one process. It opens nothing before its first call."""
+    """The state of a store in one process. It opens no file and starts no thread before its first call."""
 
     def __init__(
         self,
@@ -95,8 +95,11 @@ class ProcessState:
         return self._database.in_memory or self._listener_thread.hears
 
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection, and open none until ``resume``. If that takes too long, undo it and return False."""
-        # Readers first: a reader may wait for the writer, but the writer never waits for a reader.
+        """Close every connection, and open no connection until ``resume``.
+
+        If that takes too long, undo it and return False.
+        """
+        # Pause the readers first: a reader may wait for the writer, but the writer never waits for a reader.
         if not self._readers.pause(timeout=timeout):
             return False
         if not self._group_commit.pause(timeout=timeout):
@@ -164,4 +167,4 @@ def _translated(run: Callable[[], T]) -> T:
         return run()
     except sqlite3.Error as error:
         failed = translate(error)
-    raise failed  # outside the except block, so that it does not carry SQLite's error
+    raise failed  # outside the except block, so that its context is not SQLite's error

@@ -1,4 +1,4 @@
-"""Reading calls: each reads a snapshot on a read-only connection, while others may write."""
+"""Reading calls. Each call reads a snapshot on a read-only connection, while other calls may write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class Prepare(Protocol):
 
 
 class Readers:
-    """A few read connections. The last used one is taken first; a new one is opened when the others are in use."""
+    """A few read connections.
+
+    The last used connection is taken first. If all are in use, a new connection is opened.
+    """
 
     def __init__(
         self, database: Database, *, statements: Mapping[str, str], clock: Callable[[], int], prepare: Prepare
@@ -38,7 +41,7 @@ class Readers:
         self._prepare = prepare
         self._closed = False
         self._threads = DaemonThreads("perdure-sqlite-reader", limit=_MOST_CONNECTIONS)
-        # None is a slot without a connection. A thread that takes all slots stops all reading.
+        # None is a slot without a connection. While a thread has taken all slots, no other thread can read.
         self._slots: LifoQueue[sqlite3.Connection | None] = LifoQueue()
         for _ in range(_MOST_CONNECTIONS):
             self._slots.put(None)
@@ -53,7 +56,10 @@ class Readers:
         return call.outcome()
 
     def pause(self, *, timeout: float) -> bool:
-        """Close every connection, and open none until ``resume``. If that takes too long, undo it and return False."""
+        """Close every connection, and open no connection until ``resume``.
+
+        If that takes too long, undo it and return False.
+        """
         until = time.monotonic() + timeout
         taken: list[sqlite3.Connection | None] = []
         try:
@@ -72,7 +78,7 @@ class Readers:
             self._slots.put(None)
 
     def close(self) -> None:
-        """Refuse new calls, and finish those that have begun."""
+        """Refuse new calls, and finish the calls that have begun."""
         self._closed = True
         self._threads.stop()
         for _ in range(_MOST_CONNECTIONS):

@@ -1,10 +1,10 @@
 """Refuse writes that would wait for a write lock that their own caller holds, on another connection.
 
-Inside ``ctx.transaction()`` perdure knows this, and refuses the write at once. If the program itself began the
-transaction, perdure has to find out, once a write has waited for a second. Linux shows whether this process holds the
-lock, and the garbage collector lists the connections of Python's sqlite3. If just one of them is in a transaction, and
-only the caller can use it, then it holds the lock, and the write is refused. Otherwise another thread may commit soon,
-and only a warning is logged.
+Inside ``ctx.transaction()`` perdure knows who holds the lock, and refuses the write at once. If the program itself
+began the transaction, perdure has to find out, once a write has waited for a second. Linux shows whether this process
+holds the lock, and the garbage collector lists the connections of Python's sqlite3. If exactly one of these connections
+is in a transaction, and only the caller can use that connection, then it holds the lock, and the write is refused. In
+all other cases another thread may commit soon, and only a warning is logged.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def refuse_if_self_locked(path: str) -> None:
 
 
 def look_for_own_transaction(path: str, ours: Iterable[sqlite3.Connection]) -> None:
-    """Raise Refused if a transaction of the caller holds the lock; log a warning if that is only possible.
+    """Raise Refused if a transaction of the caller certainly holds the lock. If that is only possible, log a warning.
 
     Call this in the thread, or on the event loop, that waits for the write. ``ours``: perdure's own connections.
     """
@@ -79,7 +79,7 @@ def look_for_own_transaction(path: str, ours: Iterable[sqlite3.Connection]) -> N
 
 
 def _is_held_by_this_process(path: str) -> bool:
-    """Whether this process holds the write lock, by Linux's list of locks. Other systems have no such list: False."""
+    """Whether this process holds the write lock, according to Linux's list of locks. Always False on other systems."""
     try:
         inode = str(os.stat(f"{path}-shm").st_ino)
         with open("/proc/locks", encoding="ascii", errors="replace") as locks:
@@ -101,11 +101,11 @@ def _in_transaction(connection: sqlite3.Connection) -> bool:
     try:
         return connection.in_transaction
     except sqlite3.Error:
-        return False  # it is closed
+        return False  # the connection is closed
 
 
 def _only_task() -> bool:
-    """Whether this thread has no event loop, or one whose only task is the one that waits."""
+    """Whether this thread has no event loop, or an event loop whose only task is the waiting task."""
     from asyncio import all_tasks
 
     try:
@@ -115,7 +115,7 @@ def _only_task() -> bool:
 
 
 def _only_thread() -> bool:
-    """Whether no other thread runs code of the program."""
+    """Whether no other thread runs the program's code."""
     return all(
         thread is threading.current_thread() or thread.name.startswith("perdure-sqlite-")
         for thread in threading.enumerate()
@@ -123,7 +123,7 @@ def _only_thread() -> bool:
 
 
 def _is_bound_to_this_thread(connection: sqlite3.Connection) -> bool:
-    """Whether sqlite3 lets this thread use the connection, and no other."""
+    """Whether sqlite3 lets only this thread use the connection."""
     elsewhere: list[bool] = []
     other = threading.Thread(
         target=lambda: elsewhere.append(_is_usable(connection)), name="perdure-sqlite-look"
@@ -157,10 +157,10 @@ _last: ContextVar[SelfLock | None] = ContextVar("perdure_self_lock", default=Non
 
 
 def _here() -> tuple[int, object]:
-    """The current thread and task, to compare with those that took a lock.
+    """The current thread and task, to compare with the thread and task that took a lock.
 
-    The context variable alone is not enough: a task that was started inside the block inherits it, but may wait for
-    the lock.
+    The context variable alone is not enough: a task that was started inside the block inherits it, although that task
+    may safely wait for the lock.
     """
     from asyncio import current_task
 

@@ -32,9 +32,10 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """A store in a local file, or in memory (``:memory:``). It opens nothing before its first call.
+    """A store in a local file, or in memory (``:memory:``). The file is opened at the first call.
 
-    ``synchronous``: "full" keeps every commit through a power failure; "normal" is faster and may lose the last ones.
+    ``synchronous``: "full" keeps every commit through a power failure; "normal" is faster and may lose the last
+    commits.
     """
 
     dialect: Dialect = "sqlite"
@@ -86,7 +87,7 @@ class SqliteStore:
         return migrations("sqlite") if self._migrations is None else self._migrations
 
     def now(self) -> int:
-        """Microseconds since the epoch, by a test's clock or the host's."""
+        """Microseconds since the epoch, by a test's clock or the host's clock."""
         return self._clock()
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -154,7 +155,7 @@ class SqliteStore:
             failed = translate(error)
         else:
             return connection
-        raise failed  # outside the except block, so that it does not carry SQLite's error
+        raise failed  # outside the except block, so that its context is not SQLite's error
 
     async def aconnect(self) -> sqlite3.Connection:
         """Like ``connect``, for async code. If the caller is cancelled while it waits, no connection keeps the lock."""

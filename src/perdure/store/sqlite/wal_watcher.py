@@ -1,10 +1,10 @@
 """Notice commits of other processes to an SQLite file, by watching the WAL to which they write.
 
-A commit first writes to the WAL, and then waits for the disk (2 ms where we measured). Only then does it become
-visible, and nothing announces this. So after each write we check a few times. A check is ``PRAGMA data_version`` on our
-write connection, and takes 6 µs. On that connection the value changes with the commits of others, and never with our
-own. While that connection is in use, no check is needed, because nobody else commits. The median time from the end of
-another process's COMMIT until we notice it is below 1 ms.
+A commit first writes to the WAL, and then waits for the disk (2 ms where we measured). The commit becomes visible only
+after that, and SQLite does not announce it. So after each write we check a few times. A check is ``PRAGMA
+data_version`` on our write connection, and takes 6 µs. On that connection the value changes with the commits of other
+connections, and never with its own. While that connection is in use, no check is needed, because no other connection
+can commit. The median time from the end of another process's COMMIT until we notice it is below 1 ms.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from perdure.store.sqlite.inotify import FileWatch
 POLL_SECONDS = 0.025
 """Seconds between two checks on systems without inotify."""
 
-# Seconds from the first write of a commit to its last.
+# Seconds from the first write of a commit to its last write.
 _SETTLE: Final = 0.0003
-# Seconds between the checks after a write. If the disk takes longer than all of them, listeners find the commit when
-# they poll.
+# Seconds between the checks after a write. If the disk takes longer than all these checks, listeners find the commit
+# when they poll.
 _LOOKS: Final = (0.0007, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
-# Seconds between further checks after one that found a commit: the last write may belong to a later commit.
+# Seconds between further checks after a check that found a commit: the last write may belong to a later commit.
 _LAST_LOOKS: Final = (0.004, 0.016, 0.064)
 # Seconds between two reactions to continuous writes.
 _LEAST_PAUSE: Final = 0.002
@@ -34,7 +34,10 @@ _IDLE: Final = 15.0
 
 
 class WalWatcher(ListenerThread):
-    """Watches the WAL. ``seen`` returns a value that changes when others have committed, or None if it is unknown."""
+    """Watches the WAL.
+
+    ``seen`` returns a value that changes when other connections have committed, or None if unknown.
+    """
 
     def __init__(self, path: str, *, seen: Callable[[], object | None]) -> None:
         super().__init__("perdure-sqlite-listener")

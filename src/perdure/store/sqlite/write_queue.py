@@ -12,7 +12,10 @@ from perdure.store.sqlite.pending_call import PendingCall, ThreadCall
 
 
 class WriteQueue:
-    """Two queues: urgent calls, and the others after them. A call that finds no leader becomes the leader at once."""
+    """Two queues: urgent calls are taken first, then normal calls.
+
+    A call that finds no leader becomes the leader at once.
+    """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -68,7 +71,7 @@ class WriteQueue:
             return heir
 
     def close(self) -> None:
-        """Refuse new calls and wait until the last one has left."""
+        """Refuse new calls and wait until the last call has left."""
         with self._mutex:
             self._closed = True
             if not self._led:

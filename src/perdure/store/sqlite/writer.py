@@ -17,11 +17,11 @@ from perdure.store.sqlite.write_queue import WriteQueue
 
 T = TypeVar("T")
 
-# A group ends at the first of these limits, because its first caller and the next group wait for all of it. The second
-# limit is in seconds.
+# A group ends at the first of these limits, because its first caller and the next group wait for the whole group. The
+# second limit is in seconds.
 _MOST_CALLS = 200
 _LONGEST = 0.005
-# How long to wait for a thread that has answered its last call and is about to release the connection.
+# Seconds to wait for a thread that has answered its last call and is about to release the connection.
 _ABANDON_SECONDS = 0.1
 
 
@@ -33,7 +33,8 @@ class Writer:
         self._announce = announce
         self._write_queue = WriteQueue()
         self._thread = DaemonThreads("perdure-sqlite-writer", limit=1)
-        # A separate thread: a listener may write, and in the writer's thread it would wait for itself.
+        # Listeners are called in a separate thread: a listener may write, and in the writer's thread it would wait for
+        # itself.
         self._announcer = DaemonThreads("perdure-sqlite-announcer", limit=1)
 
     def perform(self, call: ThreadCall[T]) -> T:
@@ -63,7 +64,7 @@ class Writer:
         return call.outcome()
 
     def close(self) -> None:
-        """Refuse new calls, and finish those that have begun, except calls that wait for another process's lock."""
+        """Refuse new calls, and finish calls that have begun, except calls that wait for another process's lock."""
         self._group_commit.stop_waiting()
         self._write_queue.close()
         self._thread.stop()
@@ -77,7 +78,7 @@ class Writer:
         self._group_commit.close(timeout=_ABANDON_SECONDS)
 
     def _lead(self, first: PendingCall[Any]) -> frozenset[str]:
-        """Write this call and the queued ones; return the topics they announce."""
+        """Write this call and the queued calls; return the topics that they announce."""
         group = [first]
         try:
             self._group_commit.write(group, self._followers())
@@ -88,7 +89,8 @@ class Writer:
         return first.wake.union(*[call.wake for call in group[1:]])
 
     def _followers(self) -> Iterator[PendingCall[Any]]:
-        # A signal handler can raise an error in the main thread at any point, so that thread must not write for others.
+        # A signal handler can raise an error in the main thread at any point, so that thread must not write the calls
+        # of other threads.
         if threading.current_thread() is threading.main_thread():
             return
         until = time.monotonic() + _LONGEST
@@ -101,7 +103,7 @@ class Writer:
                 return
 
     def _wake_callers(self, group: list[PendingCall[Any]]) -> None:
-        """Wake the callers of written calls. If something stopped this thread, queue the unwritten calls again."""
+        """Wake the callers of written calls. If an error stopped this thread, queue the unwritten calls again."""
         if unwritten := [call for call in group[1:] if not call.done]:
             self._write_queue.put_back(unwritten)
         wake_callers(call for call in group if call.done)

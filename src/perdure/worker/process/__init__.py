@@ -1,1 +1,1 @@
-"""Handlers in processes of their own: the pool, the child, and the protocol between them."""
+"""Handlers in child processes: the pool, the child, and the protocol between them."""

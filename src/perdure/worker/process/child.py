@@ -48,7 +48,7 @@ GRACE = 2.0
 """Seconds that the interpreter gets to end in order once the worker has let the child go."""
 
 Phase: TypeAlias = Literal["loading", "idle", "calling", "awaiting", "reporting"]
-"""What the main thread does. ``calling``: it runs a plain handler. ``awaiting``: it runs an async handler."""
+"""What the main thread does. ``calling``: it runs a synchronous handler. ``awaiting``: it runs an async handler."""
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ class Child:
                 return
 
     def _read(self) -> None:
-        # This thread sends SIGTERM to the whole process group below. The main thread has to handle it.
+        # This thread sends SIGTERM to the whole process group below. The main thread has to handle that signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         for message in self._channel.messages():
             if isinstance(message, Answer):
@@ -154,7 +154,7 @@ class Child:
     def _call(self, handler: Handler, context: ChildContext) -> Outcome | None:
         current_context.set(context)
         job = context.row
-        value = None  # it stays None if a middleware swallows an error
+        value = None  # the value stays None if a middleware swallows an error
         try:
             self._phase = "calling"
             try:
@@ -193,7 +193,7 @@ class Child:
     def _asked_to_stop(self, number: int, _frame: object) -> None:
         """Handle SIGTERM.
 
-        It is ignored unless the worker asked to stop: a supervisor may send it to all processes of a service.
+        The signal is ignored unless the worker asked to stop: a supervisor may send it to all processes of a service.
         """
         if not self._stop_asked or self._stopped:
             return
@@ -204,7 +204,7 @@ class Child:
         self._context.cancel_requested = self._stopped = True
         if self._phase == "awaiting" and self._cancel is not None:
             self._cancel()
-        # Do not raise while a message is being sent: the worker could never read half a message.
+        # Do not raise while a message is being sent: the worker could not read half a message.
         elif self._phase == "calling" and not self._sending:
             raise Stopped
 
@@ -236,7 +236,7 @@ def load_app(load: Load) -> Any:
 
 
 def _end_group() -> None:
-    """End this process at once, with everything that handlers started."""
+    """End this process at once, and all processes that handlers started."""
     _signal_group(signal.SIGKILL)
     os._exit(1)
 
@@ -247,7 +247,7 @@ def _signal_group(number: signal.Signals) -> None:
 
 
 def _resident() -> int:
-    """Bytes of resident memory of this process, 0 if unknown."""
+    """Bytes of resident memory of this process; 0 if unknown."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -51,7 +51,7 @@ class PendingRequests:
 
 
 class ChildContext(JobContext):
-    """The context of a job in a child. The child has operations of its own, which open the database only when used."""
+    """The context of a job in a child. The child has its own operations, which open the database only when used."""
 
     __slots__ = ("_number", "_requests")
 
@@ -88,9 +88,10 @@ class ChildContext(JobContext):
         return self._requests.ask(lambda request: Save(self._number, request, text))
 
     def _succeed(self, result: object = None, *, conn: object) -> Plan[None]:
-        """Record success as the last statements of the caller's own transaction, which the caller commits."""
+        """Record success with the last statements of the caller's own transaction, which the caller commits."""
         yield from super()._succeed(result, conn=conn)
-        # Once the success is committed, the lease is gone. A worker that did not know why would stop this process.
+        # Once the success is committed, the lease is gone. A worker that does not know of the success would stop this
+        # process.
         yield from in_thread(self._announce_success)
 
     def _announce_success(self) -> None:
@@ -118,7 +119,10 @@ class ChildContext(JobContext):
 
 
 def _encodable(report: Report) -> Report:
-    """The report with values that can be encoded. A number that is too large becomes one that is still refused."""
+    """The report with values that can be encoded.
+
+    A number that is too large becomes a smaller number that is refused as well.
+    """
     most = MOST_PROGRESS + 1
 
     def number(value: int | None) -> int | None:

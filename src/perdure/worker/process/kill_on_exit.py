@@ -1,9 +1,9 @@
-"""The kill-on-exit pipe: when the worker closes its end, or dies, the system kills the child and all that it started.
+"""The kill-on-exit pipe: when the worker closes its end, or dies, the system kills the child and its subprocesses.
 
 Nobody writes into the pipe. The worker holds one end. The child asks Linux to send SIGKILL to its process group on any
 event of the pipe. The only event is that the last process which holds the worker's end closes it or dies. No code of
-the child runs for this, so it also kills a handler that never releases the GIL. The signal that Linux sends on the
-death of a parent would kill only the child, and leave the processes that the child started.
+the child runs for this, so the signal also kills a handler that never releases the GIL. The signal that Linux sends on
+the death of a parent would kill only the child, and leave the processes that the child started.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _all: WeakRegistry[KillOnExit] = WeakRegistry()
 
 
 def _forget_all() -> None:
-    """Close the worker's ends in a fork of the worker. Otherwise a fork that outlives it would keep children alive."""
+    """Close the worker's ends in a fork of the worker.
+
+    Otherwise a fork that outlives the worker would keep children alive.
+    """
     for kill_on_exit in _all.now():
         kill_on_exit.let_go()
 
@@ -48,7 +51,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def die_with_worker(end: int, worker: int) -> None:
-    """Let the system kill this child when its worker ends. Called in the child before it starts anything.
+    """Let the system kill this child when its worker ends. Called in the child before it starts threads or processes.
 
     Outside Linux, only the child's socket shows that the worker died.
     """
@@ -62,7 +65,7 @@ def die_with_worker(end: int, worker: int) -> None:
             fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
         except OSError:
             _die_with_parent()
-    # The worker may have died before this was set up.
+    # The worker may have died before the signal was set up.
     if os.getppid() != worker or _is_closed(end):
         os._exit(1)
 

@@ -26,7 +26,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 class ProcessRunner:
-    """Runs at most ``slots`` jobs at a time in child processes. A child that dies does not affect the others.
+    """Runs at most ``slots`` jobs at a time in child processes. A child that dies does not affect other children.
 
     ``freed`` is called when jobs can be started again after a pause. ``in_place`` is called with a suspect for which no
     process can be started.
@@ -61,7 +61,7 @@ class ProcessRunner:
 
     @property
     def free(self) -> int:
-        """How many slots tasks that always run in processes may use. Suspects of other tasks take the others."""
+        """How many slots are free for tasks that always run in processes. Suspects of other tasks take slots, too."""
         if self._paused:
             return 0
         guests = sum(attempt.handler.run_in != "process" for attempt in (*self._busy, *self._waiting))
@@ -72,7 +72,7 @@ class ProcessRunner:
         return [slot.pid for slot in self._all]
 
     async def check(self, stop: asyncio.Event) -> None:
-        """Start the first child. Raise InvalidConfig if it cannot load the app."""
+        """Start the first child. Raise InvalidConfig if that child cannot load the app."""
         stopped = asyncio.create_task(stop.wait())
         try:
             reason = await self._load_first(stopped)
@@ -114,7 +114,7 @@ class ProcessRunner:
             attempt.end(None, monotonic())
 
     def give_up(self, attempt: Attempt) -> None:
-        """Give the attempt's slot to another child, because not even SIGKILL has ended this one."""
+        """Give the attempt's slot to another child, because not even SIGKILL has ended this child."""
         if (slot := self._busy.pop(attempt, None)) is not None:
             slot.kill()
         attempt.give_up()
@@ -192,7 +192,7 @@ class ProcessRunner:
         return slot
 
     def _keep_idle(self, slot: Slot) -> None:
-        """Keep a child for the next job. The last child kept is used first, so that the others can time out."""
+        """Keep a child for the next job. The last child kept is used first, so that unused children time out."""
         self._idle.append(slot)
         slot.retire_after(IDLE)
 

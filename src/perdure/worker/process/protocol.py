@@ -1,4 +1,4 @@
-"""The messages between a worker and its children: msgpack in frames, each with its length in front."""
+"""The messages between a worker and its children: msgpack in frames. Each frame begins with its length."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """Where a new process finds the app, and what it must find there."""
+    """How a new process loads the app: where the app is, which modules and tasks it must have, and which database."""
 
     target: str
     """``module:name``, where the name may have dots."""
@@ -35,7 +35,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     path: Sequence[str] = ()
     """The ``sys.path`` of the worker."""
     url: str | None = None
-    """The URL of the database, if it is not the one that the module gives the app."""
+    """The URL of the database, if it differs from the URL that the module gives the app."""
 
 
 class Run(msgspec.Struct, frozen=True, tag=True):
@@ -65,7 +65,7 @@ class Fault(msgspec.Struct, frozen=True):
         return cls(InternalError.__name__, InternalError.code, f"{type(error).__name__} in the worker.")
 
     def error(self) -> PerdureError:
-        """The same error, of the same class."""
+        """The error of the other side, as an error of the same class."""
         kind = getattr(errors, self.name, InternalError)
         # Do not call the constructor: some classes take other arguments than a message.
         error: PerdureError = kind.__new__(kind, self.message)
@@ -115,7 +115,7 @@ class Save(msgspec.Struct, frozen=True, tag=True):
 
 
 class Committing(msgspec.Struct, frozen=True, tag=True):
-    """The handler has written its success into a transaction of its own and is about to commit it."""
+    """The handler has written its success in its own transaction and is about to commit it."""
 
     number: int
     request: int
@@ -129,7 +129,7 @@ class RolledBack(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """How the handler ended. ``how``: the name of the outcome's class, None if the handler was stopped."""
+    """How the handler ended. ``how``: the name of the outcome's class; None if the handler was stopped."""
 
     number: int
     how: str | None
@@ -180,7 +180,7 @@ def _bare(outcome: Outcome) -> Outcome:
 FRAME = 1024 * 1024
 """The most bytes of a frame. A message may have any number of frames: a handler enqueues as many jobs as it likes."""
 MORE = 1 << 31
-"""Set in the length of a frame that is not the last of its message."""
+"""A bit that is set in the length of each frame except the last frame of a message."""
 
 _LENGTH = struct.Struct("!I")
 _encoder = msgspec.msgpack.Encoder()
@@ -221,7 +221,7 @@ class Stream(Generic[T]):
             length: int = _LENGTH.unpack_from(self._arrived)[0]
             end = _LENGTH.size + (length & ~MORE)
             if end > _LENGTH.size + FRAME:
-                # A handler wrote into the socket itself.
+                # A handler has written other bytes into the socket.
                 raise msgspec.DecodeError("This is no message.")
             if len(self._arrived) < end:
                 return
@@ -239,7 +239,7 @@ REST_WITHIN = 0.5
 
 
 class Channel:
-    """The worker's end of the socket, in its event loop. It buffers what the child has not read yet."""
+    """The worker's end of the socket, in its event loop. It buffers messages that the child has not read yet."""
 
     def __init__(self, sock: socket.socket, on_message: Callable[[FromChild], None]) -> None:
         sock.setblocking(False)
@@ -276,9 +276,9 @@ class Channel:
         return messages
 
     def _read(self) -> bool:
-        """Read one chunk, and handle its messages. Return whether something had arrived.
+        """Read one chunk, and handle its messages. Return whether bytes had arrived.
 
-        One call does not read everything, because the loop must serve other channels as well.
+        One call does not read all chunks, because the loop must serve other channels as well.
         """
         if self._socket.fileno() < 0:
             return False
@@ -295,7 +295,7 @@ class Channel:
             for message in self._stream.feed(data):
                 self._on_message(message)
         except msgspec.MsgspecError:
-            # A handler wrote into the socket. Once the socket is closed, the child ends at once.
+            # A handler has written other bytes into the socket. Once the socket is closed, the child ends at once.
             self.close()
         return True
 

@@ -49,7 +49,7 @@ JobReport: TypeAlias = Reported | Logged | Save | Committing | RolledBack | Ende
 
 
 class SlotOwner(Protocol):
-    """What a slot needs from the pool."""
+    """The part of the pool that a slot needs."""
 
     def fit(self) -> None:
         """Called when a process has loaded the app."""
@@ -64,7 +64,7 @@ class SlotOwner(Protocol):
         ...
 
     def gone(self, slot: Slot) -> None:
-        """Called when the process has ended, and with it the attempt that it ran."""
+        """Called when the process has ended, and with it the attempt that the process ran."""
         ...
 
 
@@ -93,7 +93,7 @@ class Slot:
         return self._process.pid
 
     def give(self, attempt: Attempt) -> bool:
-        """Give the child a job. Return whether the child was still there.
+        """Give the child a job. Return whether the child was still alive.
 
         A child that is still loading the app gets the job afterwards.
         """
@@ -123,13 +123,13 @@ class Slot:
         self._set_timer(self._loop.call_later(seconds, self.let_go))
 
     def let_go(self) -> None:
-        """Let the child end by itself. It has no job."""
+        """Let the child, which has no job, end by itself."""
         self.worn_out = self._ending = True
         self._channel.close()
         self._set_timer(self._loop.call_later(GRACE, self.kill))
 
     def stop(self) -> None:
-        """Ask the handler to stop. It gets ``GRACE`` seconds to clean up."""
+        """Ask the handler to stop. The handler gets ``GRACE`` seconds to clean up."""
         self.worn_out = self._ending = True
         self._channel.send(Stop())
         self._set_timer(self._loop.call_later(GRACE, self.kill))

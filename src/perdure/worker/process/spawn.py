@@ -1,4 +1,4 @@
-"""A child process: a new interpreter that is watched, and killed together with everything that it started."""
+"""A child process: a new interpreter that is watched, and killed together with all processes that it started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ class Spawned:
     """A new interpreter in its own session and thus its own process group. It is used in the event loop's thread."""
 
     def __init__(self, module: str, died: Callable[[int], None]) -> None:
-        """``died`` is called once, in the loop, with the exit code, which is negative after a signal."""
+        """Start the process.
+
+        ``died``: called once, in the loop, with the exit code, which is negative after a signal.
+        """
         self._died = died
         self._loop = asyncio.get_running_loop()
         self._pidfd: int | None = None
@@ -50,7 +53,7 @@ class Spawned:
         return self._process.pid
 
     def signal(self, number: Signals) -> None:
-        """Send a signal to the child and to everything that it started."""
+        """Send a signal to the child and to all processes that it started."""
         # The process id is not reused until the process has been waited for.
         if self._process.returncode is None:
             self._signal_group(number)
