@@ -41,7 +41,8 @@ def move(
     """Move all jobs to another database.
 
     Moves them with their history, keys, queues, tasks and workflows from SOURCE to TARGET, which must be empty. Both
-    are URLs, or env:NAME to read a URL from the environment: other users can see the arguments of a process.
+    are URLs. Write env:NAME to read a URL from the environment if it contains a password, because other users of the
+    machine can see command lines.
     The move is refused while workers run. If it is interrupted, run it again and it continues. At the end it compares
     both sides row by row. During the move nothing else can write to either side. Afterwards nothing can write to the
     source, but its rows stay.
@@ -118,7 +119,7 @@ def _show_moved(moved: Moved | None) -> None:
 
 @contextmanager
 def _bar(*, shown: bool) -> Iterator[Progress]:
-    """A progress bar for each of the two passes."""
+    """A progress bar for each of the two passes: copy and compare."""
     with ExitStack() as last:
         bars: dict[str, Any] = {}
 

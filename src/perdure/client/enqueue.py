@@ -190,7 +190,7 @@ class EnqueueMethods:
     def _write_one(self, request: JobRequest[R]) -> Plan[Job[R]]:
         """Insert one job, in one statement with the jobs of concurrent calls."""
         template, new = request.template, request.new()
-        # Jobs with different concurrency keys have different options.
+        # A concurrency key that is computed from a job's arguments is in the request's options, not in the template's.
         options = template.options if template.concurrency_key is None else request.options
         asked = Single(new, options, _wake(template))
         outcome = yield from self._noted([new.id], coalesce(self._singles, asked))

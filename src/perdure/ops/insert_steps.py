@@ -90,9 +90,8 @@ def _portions(steps: Sequence[NewStep]) -> Iterator[Sequence[NewStep]]:
 def _edges(ordered: Iterable[Shape], ids: Mapping[str, str]) -> Iterator[Query]:
     """Statements that insert edges.
 
-    A statement checks whether its first edge exists already: if so, all of its edges do.
-
-    The edges exist if an earlier commit wrote them and its reply was lost.
+    A statement leaves out edges that exist already: an earlier commit may have written them, and its reply was lost.
+    On PostgreSQL, a statement checks only its first edge, because either all of its edges exist or none.
     """
     after: Edges = {}
     done: Edges = {}

@@ -247,9 +247,10 @@ def _write_all(writes: Sequence[Query]) -> Op[None]:
 
 
 def _limit_changes(before: Settings, after: Settings) -> list[Query]:
-    """The statement that gives the limits a new version, if the concurrency of a queue changes.
+    """The statement that raises the version of all limits, if the concurrency of a queue changes; otherwise nothing.
 
-    It runs before the write.
+    A worker that knows an older version gets no jobs until it has read the limits again. The statement also locks the
+    limits, so run it before the statement that writes the settings.
     """
     return [Query("change_limits", {})] if before.concurrency != after.concurrency else []
 

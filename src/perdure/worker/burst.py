@@ -90,4 +90,5 @@ class Burst:
         await self._health.until_answered(self._sweeper.bring_back)
         self._swept_as = identity
         self._operations.limits_may_have_changed()  # a claim that does not know the current limits gets no jobs
-        self._executor.cycle.wake()  # even if the sweep found nothing: it may be a repeat after a lost answer
+        # Wake it even if the sweep found nothing: an earlier try, whose answer was lost, may have found jobs.
+        self._executor.cycle.wake()

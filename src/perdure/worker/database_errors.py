@@ -29,7 +29,11 @@ NOT_DONE = (*OUT_OF_SERVICE, InternalError, Invalid, Conflict)
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether one row may be the cause. No row is the cause if the server has not answered or ran out of time."""
+    """Whether one row may be the cause.
+
+    No row is the cause if the database was away or locked, or if a statement ran out of time. Such errors are not
+    ``answered``.
+    """
     return not isinstance(error, Unavailable) or error.answered
 
 

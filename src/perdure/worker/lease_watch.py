@@ -23,7 +23,10 @@ class Renewals(Protocol):
 
     @property
     def failing_since(self) -> float | None:
-        """When the oldest unanswered query since the last renewal was sent; None if there is no such query."""
+        """The time at which the heartbeat sent the oldest query that was not answered; None if all were answered.
+
+        Only queries after the last renewal count.
+        """
         ...
 
 
@@ -47,8 +50,8 @@ class LeaseWatch:
     def _is_over(self) -> bool:
         """Whether the lease has run out, and the heartbeat has tried in vain for a third of the lease.
 
-        The second condition is for a process that was suspended: the heartbeat first asks the database which leases are
-        left.
+        After the process was suspended, usually only the first condition holds. The handlers then continue until the
+        heartbeat has asked the database which leases still hold.
         """
         now, since = monotonic(), self._renewals.failing_since
         over = now >= self._renewals.renewed_at + self._lease

@@ -99,7 +99,8 @@ class Work:
     def steps(self) -> Iterator[Step]:
         """The steps in order.
 
-        One share of the time is about as long as a workload needs to reach its full rate.
+        The time is divided into equal shares, and each step gets one or more. By default, one share is about as long as
+        a workload needs to reach its full rate.
         """
         yield Step("warming up", 1, self._warm_up)
         for number in range(ROUNDS):

@@ -59,7 +59,7 @@ WRAPPERS: _Table = {
 class BoundStatement(NamedTuple):
     """A statement, spelled as in ``Store.statements``, and its parameters.
 
-    On PostgreSQL, statements without parameters, such as SAVEPOINT, return no rows.
+    A PostgreSQL adapter need not return the rows of a statement without parameters, such as SAVEPOINT.
     """
 
     sql: str
@@ -185,10 +185,13 @@ async def aperform(
 
 
 async def _run_in_task(run: Coroutine[Any, Any, list[Rows]], batch: Batch) -> list[Rows]:
-    """Run a batch in a task of its own, because a driver that is interrupted twice leaves its connection unusable.
+    """Run a batch in a task of its own, and cancel that task at most once.
 
-    If the caller is canceled, cancel that task and wait for its end. An uninterruptible batch is not canceled. The
-    caller gets the cancellation at its next wait, unless the cancellation was withdrawn by then, for example because a
+    A driver that is interrupted twice leaves its connection unusable. If the caller is canceled, cancel the task, wait
+    for its end, and raise CancelledError.
+
+    An uninterruptible batch is not canceled: it runs to its end, and its rows are returned. Only then is the caller
+    canceled, at its next wait. It is not canceled if the cancellation was withdrawn by then, for example because a
     timeout block ended.
     """
     import asyncio  # imported here, because blocking programs never need it

@@ -49,7 +49,8 @@ class Target(Protocol):
     def run_online(self, statement: str) -> None:
         """Run a statement of an online migration, if necessary outside the transaction.
 
-        A statement that runs outside may have run before, because its record is written separately.
+        A statement that runs outside is recorded afterwards, in the transaction. If the process dies in between, the
+        statement runs a second time.
         """
         ...
 

@@ -39,7 +39,10 @@ def close_before_forks(state: Pausable) -> None:
 
 
 def keep_for_ever(inherited: Collection[object]) -> None:
-    """Never let these connections be finalized: a thread of the parent process may have held a lock of a connection."""
+    """Never finalize connections that a forked child inherited, because closing one might block for ever.
+
+    During the fork, a thread of the parent may have held a connection's mutex. In the child, nobody releases it.
+    """
     if not inherited:
         return
     with suppress(ImportError):

@@ -126,7 +126,7 @@ class SqliteStore:
         return self._process_state.hears_others
 
     def use_worker_patience(self) -> None:
-        # There is no separate patience for an SQLite file that is away.
+        # Nothing to change: only PostgresStore has a second, shorter patience, for a database that is away.
         pass
 
     def mark_self_locked(self) -> Callable[[], None]:
