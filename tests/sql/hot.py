@@ -27,7 +27,15 @@ class Hot(NamedTuple):
 
 
 def hot(n: int = 100) -> Mapping[str, Hot]:
-    return {**_claims(n), **_endings(n), **_enqueues(n), **_sweeps(), **_acts(), **_looks(n)}
+    return {
+        **_claims(n),
+        **_limited_claims(n),
+        **_endings(n),
+        **_enqueues(n),
+        **_sweeps(),
+        **_acts(),
+        **_looks(n),
+    }
 
 
 def _claims(n: int) -> Mapping[str, Hot]:
@@ -66,6 +74,22 @@ def _claims(n: int) -> Mapping[str, Hot]:
         # Few rows of its own: a single page too many would show.
         "claim one from all queues": claim(1, None),
         "claim one behind the unknown": claim(1, '["default"]'),
+    }
+
+
+def _limited_claims(n: int) -> Mapping[str, Hot]:
+    limited: Params = {"limited_tasks": '["other", "work"]', "limited_queues": '["deep"]'}
+    worker: Params = {"worker": "worker-0", "limits": 0}
+    asked: Params = {"tasks": '["other", "work"]', "queues": None, "n": n}
+    group: Params = {"queue": "clean", "priority": 0, "task": "work"}
+    keys: Params = {"full": "[]", "after": "", "each": 3, "n": n}
+    chosen = rows_of([job_id(1, i) for i in range(1, n + 1)])
+    return {
+        # Every running job counts.
+        "count_limited": Hot("count_limited", {**limited, "ended": "[]"}, RUNNING),
+        "find_limited": Hot("find_limited", {**limited, **worker, **asked}, n * GROUPS),
+        "find_by_key": Hot("find_by_key", {**group, **keys}, n),
+        "claim_limited": Hot("claim_limited", {**worker, "ids": chosen, "n": n}, n + RUNNING),
     }
 
 

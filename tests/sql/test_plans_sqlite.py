@@ -23,10 +23,15 @@ MOST_STEPS = 500
 # All that runs; and what a filter may ask for, of which the first page asks for nothing: its steps are counted below.
 SCANS = {
     "find_orphans": {"perdure_job_running"},
+    "count_limited": {"perdure_job_running"},
+    "claim_limited": {"perdure_job_running"},
     "find_jobs": {"perdure_job_claim", "perdure_job_running"},
 }
 # At most n rows of each group; what one worker runs; all that runs.
-SORTS = {"claim_jobs", "list_running", "find_orphans", "find_jobs", "read_jobs"}
+SORTS = {
+    *("claim_jobs", "list_running", "find_orphans", "find_jobs", "read_jobs"),
+    *("count_limited", "claim_limited"),
+}
 
 _SCAN = re.compile(r"SCAN (?:perdure_(?:job|key|attempt)|job|j|a|next)\b(?:.* INDEX (\w+))?")
 

@@ -105,16 +105,17 @@ class Fitting(NamedTuple):
 
     ``spare``: jobs to claim in place of those that others have claimed or locked since. ``cursors``: in groups with
     full keys in front, the last key that was looked at. The groups have no rank. ``supersede``: whether a job was found
-    that may replace others.
+    that may replace others. ``none_due``: whether no limited job is due.
     """
 
     jobs: list[Due]
     spare: list[Due]
     cursors: Mapping[Group, str]
     supersede: bool
+    none_due: bool
 
 
-@operation("read")
+@operation("read", priority="urgent")
 def find_fitting(
     request: ClaimRequest,
     limits: Limits,
@@ -149,7 +150,8 @@ def find_fitting(
         found += [job for job in by_key if job.id not in sent and job.id not in passed_over]
         chosen, _ = room.choose({*found}, request.n)
     supersede = any(limits.cancels_running(job.task) for job in blocked)
-    return Fitting(chosen, _spare_jobs(found, chosen, Room(limits, counts), spare), reached, supersede)
+    spares = _spare_jobs(found, chosen, Room(limits, counts), spare)
+    return Fitting(chosen, spares, reached, supersede, none_due=not due)
 
 
 def _searches(request: ClaimRequest, limits: Limits, page: int, ended: Sequence[str]) -> Sequence[Query]:

@@ -33,6 +33,10 @@ SPARE = 3
 MOST_CURSORS = 1_000
 """How many groups are remembered in which full keys stood in front."""
 
+SEARCH_INTERVAL = 0.1
+"""Seconds without a search for limited jobs after none was due, while unlimited jobs fill all slots. A worker with free
+slots searches at every claim."""
+
 CHECK_INTERVAL = 1.0
 """Seconds between two checks whether limits were changed, if no notification of a change arrives."""
 
@@ -81,6 +85,8 @@ class Claimer:
         """When to check, after an empty claim, whether limits were changed. By the monotonic clock."""
         self._limited_first: dict[tuple[str, ...], bool] = {}
         """Whose turn was last, by tasks: each slot group has its own turns."""
+        self._search_at: dict[tuple[str, ...], float] = {}
+        """When to search for limited jobs before unlimited ones again, by tasks, on the monotonic clock."""
         self._cursors: dict[Group, str] = {}
         self._spare = 0
         """How many spare jobs the next limited claim names, because the last ones did not get all that they chose."""
@@ -104,7 +110,8 @@ class Claimer:
         if not wanted or not self._limits_concern(wanted):
             return self._request(wanted._replace(limits=self._limits.version))
         part, turn = self._unlimited_part(wanted), tuple(wanted.tasks)
-        self._limited_first[turn] = not (self._limited_first.get(turn) and part.tasks)
+        waits = part.tasks and monotonic() < self._search_at.get(turn, 0.0)
+        self._limited_first[turn] = not (waits or (self._limited_first.get(turn) and part.tasks))
         if self._limited_first[turn]:
             request = yield from self._limited_request(wanted, ended)
             if request.limited:
@@ -213,6 +220,8 @@ class Claimer:
             with suppress(*PERHAPS_REFUSED):
                 if (yield from self._sweeps.supersede()):
                     fitting = yield from self._find_fitting(request, limits, ended)
+        if fitting.none_due:
+            self._search_at[tuple(wanted.tasks)] = monotonic() + SEARCH_INTERVAL
         if len(self._cursors) > MOST_CURSORS:
             self._cursors.clear()
         self._cursors.update(fitting.cursors)

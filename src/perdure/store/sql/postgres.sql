@@ -297,7 +297,9 @@ chosen AS MATERIALIZED (
     SELECT j.id, asked.rank, j.queue, j.task, j.concurrency_key
       FROM json_array_elements_text(CAST(:ids AS json)) WITH ORDINALITY AS asked (id, rank) CROSS JOIN LATERAL (
            SELECT * FROM perdure.job
-            WHERE id = CAST(asked.id AS uuid) AND state = 'ready' AND held IS NULL AND run_at <= :now AND {not_expired}
+            WHERE id = CAST(asked.id AS uuid) AND state = 'ready' AND run_at <= :now AND {not_expired}
+              -- With "held IS NULL", a plan that was made on an empty table would read all ready jobs for each id.
+              AND coalesce(held, '') = ''
               AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = queue AND {queue_is_closed})
               FOR UPDATE SKIP LOCKED) j
      WHERE {worker_may_claim}
