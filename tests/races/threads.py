@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -37,4 +39,18 @@ def count_deadlocks(url: str) -> int:
     with psycopg.connect(url, autocommit=True) as connection:
         until(lambda: connection.execute(OTHERS).fetchone() == (0,))
         (number,) = connection.execute(DEADLOCKS).fetchone() or (0,)
+        if number:
+            print(_deadlocks_in_log(connection))
         return int(number)
+
+
+def _deadlocks_in_log(connection: psycopg.Connection[Any]) -> str:
+    """Who waited for whom: the server's log lies beside its data."""
+    (data,) = connection.execute("SHOW data_directory").fetchone() or ("",)
+    log = Path(data).parent / f"log-{connection.info.port}"
+    found = re.findall(
+        r"deadlock detected.*?(?=\n\S*\s*\S* (?:LOG|ERROR|FATAL):|\Z)",
+        log.read_text("utf-8", "replace"),
+        re.S,
+    )
+    return "\n".join(found)
