@@ -102,7 +102,7 @@ class App(
 
     @contextmanager
     def use_store(self, store: Store, *, url: str, methods: Mapping[str, object]) -> Iterator[None]:
-        """Use another store, which has no tasks yet, and replace some methods. The end of the block undoes both."""
+        """Use another store, in which no tasks are saved yet, and replace methods of the app, until the block ends."""
         with self._opening:
             self.import_modules()
             operations, known = vars(self).pop("operations", None), frozenset(self.tasks)
@@ -135,7 +135,7 @@ class App(
 
     @property
     def views(self) -> Views:
-        """Views for people: redacted and limited in size."""
+        """Methods that read jobs, workflows and workers for display: redacted, and limited in size."""
         return Views(self)
 
     @lazy
@@ -190,8 +190,8 @@ class App(
     ) -> Testing:
         """A block for tests, for ``with`` or ``async with``, with a throw-away database and a clock that stands still.
 
-        ``inline``: an enqueue runs its job before it returns. ``raise_errors``: whether the call that runs a job raises
-        the error of its handler; by default only in inline mode.
+        ``inline``: an enqueue runs its job before it returns. ``raise_errors``: whether the call that runs a job also
+        raises the error of its handler; the default is True only in inline mode.
         """
         from perdure.testing import Testing
 

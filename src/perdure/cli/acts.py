@@ -73,7 +73,7 @@ def acting(function: Any) -> Any:
 
 
 class JobAction(NamedTuple):
-    """An action: the method for one job, the method for many jobs, and the action's title."""
+    """An action on jobs: the app's methods for one job and for many jobs, and the options for both methods."""
 
     app: App
     one: Callable[..., str]
@@ -227,7 +227,10 @@ def _act_on_each(action: JobAction, ids: tuple[str, ...], *, as_json: bool) -> N
 
 
 def _whole_ids(app: App, typed: tuple[str, ...]) -> dict[str, JobNotFound | None]:
-    """Complete all ids before the first action, so that an ambiguous id changes nothing. Unknown ids map to errors."""
+    """Complete abbreviated ids. An unknown id gets its error as the value.
+
+    All ids are completed before the first action, so that an ambiguous id stops the command before it changes a job.
+    """
     from perdure.errors import JobNotFound
 
     found: dict[str, JobNotFound | None] = {}

@@ -36,7 +36,7 @@ def print_json(document: object) -> None:
 
 
 def print_sql(text: str) -> None:
-    """Print SQL for psql unchanged. Raise Misuse if that is not safe: replacing a character would change a name."""
+    """Print SQL unchanged, for psql. Raise Misuse if a character is unprintable: replacing it would change a name."""
     if printable(text) != text:
         raise Misuse("A name contains characters that cannot be printed: use --json.")
     exact(text, end="")

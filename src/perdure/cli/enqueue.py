@@ -99,7 +99,7 @@ def _enqueue(app: App, task: str, arguments: str, options: dict[str, Any]) -> Jo
 
 
 def _values(app: App, task: str, arguments: str) -> dict[str, object]:
-    """The arguments as the task's annotations read them, or as JSON values if the task's code is not loaded."""
+    """The arguments, decoded to the types of the task's annotations, or to JSON values if its code is not loaded."""
     import json
 
     known = app.tasks.get(task)

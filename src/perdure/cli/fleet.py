@@ -74,7 +74,8 @@ def queues(target: Target, as_json: bool) -> None:
 def workers(target: Target, as_json: bool) -> None:
     """List the workers.
 
-    A silent worker has not renewed its lease in time. When the lease ends, another worker takes over its jobs.
+    A silent worker has missed a heartbeat. If it is still silent when its lease ends, another worker takes over its
+    jobs.
 
     \b
     Examples:
@@ -106,8 +107,8 @@ def workers(target: Target, as_json: bool) -> None:
 def stats(target: Target, since: float, as_json: bool) -> None:
     """Show queues, workers and the database at a glance.
 
-    Waiting times, running times and jobs per second come from a sample: the newest 10,000 jobs, and for each queue with
-    a backlog the 2,000 jobs that were enqueued before the next job to run.
+    Waiting times, running times and jobs per second come from a sample: the newest 10,000 jobs and, for each of the ten
+    queues with the longest lag, the 2,000 jobs that were enqueued just before its next job to run.
 
     \b
     Examples:

@@ -96,7 +96,8 @@ def _count(app: App, by: str, wanted: dict[str, Any], *, as_json: bool) -> None:
 def line(row: JobRow, now: int) -> list[str]:
     """A job as the cells of a table."""
     at = row.finished_at or row.started_at or row.run_at
-    # While a job runs, its row has the error of the previous attempt. The note of a failed job is its error, if any.
+    # While a job runs, its row still has the error of the previous attempt, which is not shown. The note of a failed
+    # job is its error rather than its reason; in other states the reason comes first.
     error = None
     if row.state != "running" and row.error_kind is not None:
         error = ": ".join(filter(None, (row.error_code, row.error_message)))
@@ -120,7 +121,7 @@ def shown_state(row: JobRow, now: int) -> str:
 
 
 def meant(app: App, queue: str | None, task: str | None) -> str:
-    """Suggest a queue or task for a mistyped filter. The names come from tables that are cheap to read."""
+    """Suggest a queue or task for a mistyped filter, from the tables of tasks and queues: jobs are too many to read."""
     if queue is None and task is None:
         return ""
     tasks = app.views.task_queues()

@@ -72,7 +72,7 @@ def limit(
 
     "set N" lets at most N jobs run at once, "set none" lifts the limit. Running jobs go on. The limit stays as set
     here, even if programs that declare another limit start. "reset" goes back to the limit that the code declares. The
-    limits of tasks are options in the code.
+    limits of tasks can be changed only in the code.
 
     \b
     Examples:

@@ -41,7 +41,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people. Extra fields are added to the messages of other loggers, but not to perdure's own messages.
+    """A line for people. Extra fields are appended, except to perdure's own messages, which are complete without them.
 
     Further lines of a record are indented, so that no logged text can forge a record.
     """

@@ -28,7 +28,7 @@ def headline(title: str) -> None:
 
 
 def exact(text: str, *, end: str = "\n") -> None:
-    """Print text for another program, unchanged: only JSON in ASCII, and perdure's own SQL."""
+    """Print text unchanged, for another program. Only for text that is safe: JSON in ASCII, and perdure's own SQL."""
     click.echo(text + end, nl=False)
 
 
@@ -38,7 +38,7 @@ def number(value: float) -> str:
 
 
 def line(text: str) -> str:
-    """The text without control characters and line breaks."""
+    """The text with control characters and line breaks replaced."""
     return text if text.isprintable() else "".join(map(_harmless, text))
 
 
@@ -48,7 +48,7 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without control characters, except line breaks and tabs."""
+    """The text with control characters replaced, except line breaks and tabs."""
     if text.isprintable():
         return text
     return "".join(letter if letter in "\n\t" else _harmless(letter) for letter in text)

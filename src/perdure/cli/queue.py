@@ -299,7 +299,7 @@ def _concurrency(value: str) -> int:
 
 
 def _backoff(value: str) -> Any:
-    """A back-off: a number of seconds, or a policy as JSON."""
+    """A back-off: a duration, or a policy as JSON."""
     if not value.startswith("{"):
         return typed.span(value)
     import msgspec

@@ -69,8 +69,8 @@ def check(ctx: click.Context, target: Target, strict: bool, limits: bool, as_jso
     Changes nothing. Warns about an old SQLite, ready jobs that no live worker serves, and held jobs.
     Exits with 4 if the schema is missing or does not fit.
 
-    --limits counts the running jobs under each limit. Claims count the same running jobs: perdure stores no counters
-    that could be wrong. A limit that was lowered is exceeded until jobs that ran before have ended.
+    --limits counts the running jobs under each limit, as claims do: perdure stores no counters that could be wrong.
+    Lowering a limit stops no running job, so the limit may be exceeded until some of these jobs have ended.
 
     \b
     Examples:

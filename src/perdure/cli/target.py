@@ -28,7 +28,7 @@ A worker retries longer, but a person waits for a command.
 
 
 class Target:
-    """The app and the database that the options name. The defaults come from the environment."""
+    """The app and the database of a command: named by options, or else by the environment."""
 
     def __init__(self) -> None:
         self.app: str | None = None
@@ -43,7 +43,10 @@ class Target:
             yield app
 
     def app_for_database(self) -> App:
-        """The named app, or an app without tasks on the database of ``--url`` or of the environment."""
+        """The named app, or an app without tasks on the database of ``--url`` or of the environment.
+
+        ``--url`` takes precedence over a named app.
+        """
         path = None if self.url is not None else self.path
         app = self._bare() if path is None else load_app(path)
         app.use_database(patience=PATIENCE)
@@ -53,7 +56,7 @@ class Target:
     def program(self) -> App:
         """The named app with its tasks, on the database of ``--url`` if given.
 
-        If no app is named, it is an app without tasks.
+        If no app is named, the result is an app without tasks.
         """
         if self.path is None:
             return self.app_for_database()
@@ -87,7 +90,7 @@ def where(function: F) -> F:
 
 
 def check_schema(app: App) -> None:
-    """Check the schema. If it is missing, the error names the database, which may be the wrong database."""
+    """Check the schema. If it is missing, the error names the database: it may not be the one that the user meant."""
     from perdure.errors import SchemaMissing
 
     try:

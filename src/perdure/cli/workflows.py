@@ -280,7 +280,7 @@ def _line(row: WorkflowRow, failed: FailedStep | None, now: int) -> list[str]:
 
 
 def _why(failed: FailedStep | None) -> str:
-    """The first failed step and its error. A gate has a reason instead of an error."""
+    """The first failed step and its error. A failed gate has a reason instead of an error."""
     if failed is None:
         return ""
     error = ": ".join(filter(None, (failed.code, failed.message))) or failed.reason

@@ -11,7 +11,7 @@ from perdure.plan.plan import Plan, perform
 from perdure.request.ids import id_range
 
 LEAST = 4
-"""The fewest characters. Ids begin with the time: the first four characters stay the same for seven weeks."""
+"""The fewest characters of an id to accept. Ids begin with the time; all ids of seven weeks share the first four."""
 MOST_NAMED = 5
 """The most candidates that an error lists."""
 

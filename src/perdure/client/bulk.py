@@ -86,9 +86,10 @@ class BulkMethods:
         progress: Progress | None = None,
         **wanted: Unpack[Wanted],
     ) -> Plan[BulkResult]:
-        """Cancel all matching jobs that have not ended, including steps; running jobs are asked to stop.
+        """Cancel all matching jobs that have not ended, including steps of workflows; running jobs are asked to stop.
 
-        The conditions are those of ``list_jobs``. Without a condition, ``all`` must be True. ``dry_run`` only counts.
+        The conditions are those of ``list_jobs``. Without a condition, ``all`` must be True. ``dry_run``: count the
+        expected outcomes and change nothing.
         """
         filter = _chosen("cancel_jobs", CANCEL, all, wanted)
         bulk = BulkProgress(
@@ -109,8 +110,8 @@ class BulkMethods:
     ) -> Plan[BulkResult]:
         """Start a new run of all matching jobs that failed or were canceled.
 
-        Steps are only counted, and so are jobs whose unique key belongs to another active job. For steps see
-        ``requeue_workflow``.
+        Steps of workflows are not requeued, only counted: see ``requeue_workflow``. The same is true of jobs whose
+        unique key now belongs to another active job.
         """
         filter = _chosen("requeue_jobs", REQUEUE, all, wanted)
         reason, by = optional_text("reason", reason), optional_text("by", by)
@@ -220,7 +221,7 @@ def _chosen(name: str, action: BulkAction, all: bool, wanted: Wanted) -> Filter:
 def _carry_out(
     action: BulkAction, bulk: BulkProgress, progress: Progress | None, dry_run: bool
 ) -> Plan[BulkResult]:
-    """Carry out the action range by range; at the end, retry the jobs that other transactions had locked."""
+    """Carry out the action on one range of ids after the other; then retry jobs that other transactions had locked."""
     report = progress or _ignore
     if not callable(report):
         raise InvalidOption("progress must be a function that takes the counts so far.")

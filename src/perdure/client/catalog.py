@@ -76,13 +76,13 @@ class CatalogMethods:
     def _ready(self, conn: object | None, *, strict: bool = False) -> Plan[None]:
         """Save the tasks and queues that were declared and are not saved yet.
 
-        ``strict``: raise if the database role may not write tasks. A caller sets it after a job was refused because its
-        task is missing.
+        ``strict``: raise if the database role may not write tasks, instead of logging a warning. Callers set this after
+        the database refused a job because it lacks the job's task.
         """
         if conn is not None:
             yield from self._save_unsaved(conn, strict=strict)
             return
-        # If many asyncio tasks call this at the same time, one task saves; the other tasks wait and continue in order.
+        # If several asyncio tasks call this at the same time, one of them saves, and the others wait until it is done.
         while self._unsaved or self._unsaved_queues:
             if (done := (yield from run_once(self._save_once))) is not None:
                 away = None
@@ -103,7 +103,7 @@ class CatalogMethods:
     def _save_unsaved_tasks(self, conn: object | None, *, strict: bool) -> Plan[None]:
         definitions = list(self._unsaved.values())
         known: dict[str, task_ops.KnownTask] = {}
-        # The caller's own transaction may hold SQLite's write lock, which it would never release while this call waits.
+        # Do not wait for SQLite's write lock: the caller's own transaction may hold it, and does not end while we wait.
         do = perform if conn is None else perform_at_once
         try:
             known = yield from do(task_ops.list_tasks)
@@ -134,7 +134,7 @@ class CatalogMethods:
     def _save_queues(
         self, conn: object | None, declared: Mapping[str, Settings], *, exact: bool = False
     ) -> Plan[None]:
-        """Save settings of queues. If this program may not write them, its workers save them later."""
+        """Save settings of queues. If the database role may not write them, log a warning and leave it to workers."""
         if not (declared or exact):
             return
         do = perform if conn is None else perform_at_once
@@ -162,7 +162,7 @@ class CatalogMethods:
     def _mark_all_unsaved(self) -> None:
         """Let the next operation save all tasks and queues.
 
-        The database has lost a task, because it was recreated or restored.
+        This is called when the database lacks a task of this program, for example because the database was restored.
         """
         self._unsaved.update(self._definitions())
         self._unsaved_queues.update(self.queues)

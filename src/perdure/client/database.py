@@ -19,7 +19,10 @@ _log = logging.getLogger("perdure")
 
 
 class DatabaseSettings(NamedTuple):
-    """The arguments of ``App(...)``. A missing URL is read from the environment when the database is opened."""
+    """The arguments of ``App(...)`` for the database, and how long calls retry.
+
+    A missing URL is read from the environment when the database is opened.
+    """
 
     url: str | None = None
     schema: str = DEFAULT_SCHEMA

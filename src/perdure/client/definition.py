@@ -15,7 +15,7 @@ from perdure.request.options import INTEGER, SMALLINT, number, text, texts, whol
 from perdure.request.times import duration_us
 
 WhenFull: TypeAlias = Literal["wait", "cancel_running"]
-"""What a job does when the limit of its task or key is reached."""
+"""What happens when the limit of a task or key is reached: new jobs wait, or older jobs are canceled."""
 
 
 def define(

@@ -41,9 +41,10 @@ def tree(steps: Sequence[Shape], label: Callable[[Shape], str] = lambda step: ""
 
 
 def _below(steps: Sequence[Shape], indent: str) -> Iterator[tuple[Shape, str, str, str]]:
-    """The children of a step, last first.
+    """The children of a step, last first, because the caller takes them from the end.
 
-    An only child is not indented, so that a long chain does not become too wide.
+    With each child come the indent, its own branch, and the indent to add for its children. An only child is not
+    indented, so that a long chain does not become too wide.
     """
     if len(steps) == 1:
         yield steps[0], indent, "", ""

@@ -35,7 +35,7 @@ FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
 LEAST_PAUSE = 0.01
 """The least seconds between two reads, even if there are many notifications."""
 MOST_LOOKS = 2000
-"""The most reads per second by all waiters.
+"""The most reads per second by all waiters of this process.
 
 Without this limit, a thousand waiters would all read whenever a job ends.
 """
@@ -198,7 +198,10 @@ class Job(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 def until_over(
     store: Store, is_over: Callable[[], Plan[bool]], timeout: float | timedelta | None
 ) -> Plan[None]:
-    """Wait until ``is_over`` returns True. It is called after each notification, and also from time to time."""
+    """Wait until ``is_over`` returns True.
+
+    ``is_over`` is called after notifications that some job ended, and from time to time, in case one is lost.
+    """
     deadline = math.inf
     if timeout is not None:
         # A timeout that a caller computes from its own deadline may be negative.

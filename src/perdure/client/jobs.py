@@ -94,7 +94,8 @@ class JobMethods:
         """A page of jobs, newest first; for the next page give the last id as ``before``.
 
         Jobs must meet all conditions. ``state`` is the visible state, see docs/states.md: ``ready`` jobs are due and
-        neither ``scheduled``, ``retrying`` nor ``held``. Scheduled and retrying jobs come soonest first.
+        neither ``scheduled``, ``retrying`` nor ``held``. If ``state`` is ``scheduled`` or ``retrying``, the job
+        that is due next comes first.
         ``task``: a task's name, or the task itself. ``text``: part of the arguments. ``created_after`` includes the
         given time, ``created_before`` excludes it.
         """
@@ -161,7 +162,7 @@ class JobMethods:
     ) -> Plan[RequeueOutcome]:
         """Start a new run of a job that failed or was canceled.
 
-        ``run``: do this only if the job's run still has this number.
+        ``run``: requeue the job only if this is still the number of its run.
         """
         return (
             yield from perform_on(
@@ -224,7 +225,7 @@ class JobMethods:
         Settings that are changed here override the code's declarations.
 
         ``backoff`` overrides the back-off of the queue's tasks. ``timeout`` applies to a job if neither the job nor its
-        task has a timeout. ``concurrency``: the most jobs that run at the same time, in all workers.
+        task sets a timeout. ``concurrency``: the most jobs that run at the same time, in all workers.
         """
         queue, settings = text("queue", name), checked_changes(changes)
         yield from perform(queues.set_queue, queue, settings, by=optional_text("by", by))
@@ -235,7 +236,7 @@ class JobMethods:
         return [] if before is None else show_edits(before)
 
     def _list_queues(self) -> Plan[list[QueueSettings]]:
-        """The queues with live settings."""
+        """The settings, pauses and cool-downs of queues. A queue that never had any of these is not listed."""
         return [show_queue(queue) for queue in (yield from perform(queues.list_queues))]
 
     def _set_task(
@@ -261,7 +262,7 @@ class JobMethods:
         )
 
     def _list_tasks(self) -> Plan[list[TaskFacts]]:
-        """All tasks, even if only jobs name them, with their defaults, config, workers and unfinished jobs."""
+        """All tasks with their defaults, config, workers and unfinished jobs, including tasks that only jobs name."""
         found = yield from perform(list_catalog)
         return [show_task(name, task) for name, task in found.items()]
 

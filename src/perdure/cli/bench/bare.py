@@ -55,7 +55,8 @@ class BareSqlite:
     def __init__(self, place: Place) -> None:
         self._connection: Any = place.bare.connect()
         self._connection.execute("ROLLBACK")
-        # This is SQLite's default. It is safe because no other connection writes to this file.
+        # perdure's connections have no automatic checkpoints. Here SQLite's default is safe: no other connection
+        # writes to this file.
         self._connection.execute("PRAGMA wal_autocheckpoint = 1000")
         for definition in (_TABLE["sqlite"], _INDEX):
             self._connection.execute(_named(definition))

@@ -19,7 +19,7 @@ TITLES = {
 COMMIT = "a commit"
 """The name of a figure: the time of a commit in bare SQL. The figure is not in the table, but in the first sentence."""
 FAR = 0.005
-"""If a commit takes more seconds than this, the report gives advice."""
+"""If a commit takes more seconds than this, the report advises fewer commits."""
 
 
 def print_report(figures: Figures, database: str, *, as_json: bool) -> None:
@@ -89,7 +89,7 @@ def verdict(figures: Figures) -> Iterator[str]:
 
 
 def _commit(figures: Figures) -> float:
-    """The seconds that a commit takes, measured as an insert in bare SQL, which takes hardly longer."""
+    """The seconds that a commit takes. This is the time of an insert in bare SQL, nearly all of which is the commit."""
     return 1 / figures.bare["singles"]
 
 

@@ -38,7 +38,7 @@ class Place(NamedTuple):
     bare: Store
     """The store for bare SQL: the same PostgreSQL schema, or another SQLite file.
 
-    Only one connection writes to that file, so this connection may checkpoint.
+    No other connection writes to that file, so SQLite's automatic checkpoints are safe.
     """
     address: str
     """The address of the user's database."""
@@ -142,7 +142,7 @@ def _drop_once(app: App, schema: str) -> None:
 
 @contextmanager
 def drivers_errors(dialect: Dialect) -> Iterator[None]:
-    """Raise a driver's error as a PerdureError, whose message may be shown."""
+    """Raise a driver's error as a PerdureError, whose message is safe to show."""
     try:
         yield
     except Exception as error:
@@ -185,7 +185,7 @@ def _beside(path: str, name: str) -> Path:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Treat the signals in ENDS like Ctrl-C, because Ctrl-C also stops an event loop properly."""
+    """Treat the signals in ENDS like Ctrl-C: ``asyncio.run`` handles only Ctrl-C, and then cancels its main task."""
     told: list[int] = []
 
     def interrupt(number: int, _frame: object) -> None:
@@ -207,9 +207,9 @@ def _signals_raise() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C while the tables are deleted, which takes moments.
+    """Ignore Ctrl-C while the tables are deleted, so that none are left for the user to delete.
 
-    Otherwise the user would have to delete the tables.
+    Deleting them takes only moments.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

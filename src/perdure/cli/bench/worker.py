@@ -1,4 +1,4 @@
-"""A worker in another process, for ``perdure bench``. Most programs run their jobs in another process, too."""
+"""A worker for ``perdure bench``, in a process of its own, because most programs run their workers that way."""
 
 from __future__ import annotations
 
