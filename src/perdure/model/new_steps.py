@@ -10,9 +10,9 @@ from perdure.model.job import NewStep
 
 
 class NewSteps(msgspec.Struct, frozen=True):
-    """Steps that a step adds to its workflow: their shapes in the graph, and their rows."""
+    """Steps of one append: their shapes in the graph, and their rows."""
 
     shapes: tuple[Shape, ...]
     steps: tuple[NewStep, ...]
     requests: tuple[StepRequest, ...] = ()
-    """The same steps, in the form that is compared with other appends."""
+    """The same steps as requested, to compare with an earlier append."""

@@ -55,7 +55,7 @@ def dump_settings(settings: Settings | None) -> str | None:
 def load_settings(text: str | None) -> Settings | None:
     """Read the settings that the code declares.
 
-    A text that cannot be read counts as no declaration, until the next save.
+    A text that cannot be read counts as no declaration. The next write of the settings replaces it.
     """
     try:
         return None if text is None else _decode_settings(text)

@@ -1,6 +1,6 @@
 """Redacted arguments, which are never shown: ``@app.task(redact=["password"])``.
 
-A name hides the argument of that name, and every value under that key inside any argument.
+A name hides the argument of that name, and every value under a key of that name inside any argument.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LEAST = 4
 """The length of the shortest value that is searched for in a handler's texts. Shorter values occur there by chance."""
 
 MOST_VALUES = 10_000
-"""The most values, and lines of values, to search for, which takes up to 50 ms. If there are more, every text is
-replaced by ``HIDDEN_WHOLE``."""
+"""The most values, and lines of values, to search for. The search for so many takes up to 50 ms. If there are more,
+every text is replaced by ``HIDDEN_WHOLE``."""
 
 MOST_QUOTED_TWICE = 1_000
 """The most values that are also searched for in doubly quoted form. This takes 25 µs more per value with escapes."""

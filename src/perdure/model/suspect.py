@@ -5,14 +5,15 @@ from __future__ import annotations
 SUSPECT_AFTER = 2
 """Crashes after which a job runs alone.
 
-Another job may have caused them, so ``max_crashes`` counts only later crashes.
+Another job of the same worker may have caused these crashes, so ``max_crashes`` counts only later crashes.
 """
 
 SUSPECT_AFTER_INTERRUPTIONS = 3
 """Interruptions in one run after which a job runs alone.
 
-A handler that stops its worker by a signal looks like a deploy. In a process of its own, such a handler can end only
-that process, which costs an attempt. The stop of a worker costs no attempt, so deploys never make a job fail.
+If a handler sends its worker a signal to stop, this looks like a deploy, which costs a job no attempt. Without this
+limit, such a job would stop one worker after the other. Alone in a process, it can end only that process, and this
+costs an attempt. A deploy still costs it no attempt.
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-# This is not imported from job.py, which imports msgspec: the command line's help must appear at once.
+# Not imported from job.py: job.py imports msgspec, which would delay the help of the command line.
 _SECOND = 1_000_000
 
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999

@@ -36,7 +36,7 @@ def visible_state(state: State, *, held: str | None, due: bool, error_kind: str 
     """The state that people see. A held job is shown as held whether it is due or not, because no worker claims it."""
     if state != "ready":
         return state
-    if held not in (None, "later"):
+    if held not in (None, "later"):  # "later": set aside until shortly before it is due
         return "held"
     if due:
         return "ready"

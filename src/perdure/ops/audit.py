@@ -1,6 +1,7 @@
-"""The audit log: the actions of operators on many jobs, or on queues, tasks and workflows.
+"""The audit log. An act records what an operator did to many jobs, or to a queue, a limit, a task or a workflow.
 
-An action on one job is an event of that job instead, and is deleted with the job.
+An action on one job is recorded as an event of that job instead, which is deleted with the job. The deletion of a job
+is therefore an act.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ class ActRow(NamedTuple):
 
 
 def act(action: str, subject: str, by: str | None, **detail: object) -> Query:
-    """The statement that records an act, for the transaction that performs it."""
+    """The statement that records an act. It runs in the transaction that performs the action."""
     return Query("record_act", {"actor": by, "verb": action, "subject": subject, "detail": as_json(detail)})
 
 
 def amend(id: int, **detail: object) -> Query:
-    """The statement that updates the detail of an act that takes several transactions."""
+    """The statement that updates the detail of an act, for an action that takes several transactions."""
     return Query("amend_act", {"id": id, "detail": as_json(detail)})
 
 

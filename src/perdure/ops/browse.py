@@ -99,7 +99,7 @@ def _newest(filter: Filter, before: str, n: int) -> Op[list[str]]:
 
 
 def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
-    """The ids of the jobs that are due next, after the job ``before``, whose due time is read again."""
+    """The ids of the jobs that become due next, after the job ``before``."""
     ids: list[str] = []
     edge: Due | None = FIRST
     length = n
@@ -116,7 +116,7 @@ def _soonest(filter: Filter, before: str | None, n: int) -> Op[list[str]]:
 
 
 class JobName(NamedTuple):
-    """A job in a list of candidates."""
+    """A job that an abbreviated id may mean."""
 
     id: str
     task: str

@@ -87,7 +87,7 @@ class Locked(NamedTuple):
 
 
 class BulkAction(NamedTuple):
-    """A bulk action: its operation, the states it acts on, the outcome it expects, and whether it acts on steps."""
+    """A bulk action: its operation, the states it acts on, the outcome for a dry run, and whether it acts on steps."""
 
     batch: Operation[[Sequence[Found], BulkProgress], Batch]
     takes: tuple[VisibleState, ...]

@@ -23,11 +23,11 @@ class ClaimWindow(NamedTuple):
 
 
 class ClaimRequest(NamedTuple):
-    """What to claim: at most n jobs of these tasks, from these queues in this order.
+    """A request for at most n jobs of these tasks, from these queues in this order.
 
-    ``queues``: None means all queues, as if they were one. ``window``: scan only this window, which is cheaper. If jobs
-    outside the window come first, nothing is claimed. ``limits``: the version of the limits that the worker knows. If
-    it is not the current version, nothing is claimed.
+    ``queues``: None means all queues, as if they were one. ``window``: scan only this window, which is cheaper. Nothing
+    is claimed if jobs of another queue or of a higher priority may come first. ``limits``: the version of the limits
+    that the worker knows. If it is not the current version, nothing is claimed.
     """
 
     worker: str
@@ -37,8 +37,8 @@ class ClaimRequest(NamedTuple):
     window: ClaimWindow | None = None
     limits: int = 0
     limited: Sequence[str] | None = None
-    """Claim only these jobs, and of them only those that fit under their limits. The jobs after the first n are spare:
-    they are claimed in place of others that are locked or no longer due."""
+    """If given: claim only these jobs, and of them only those that fit under their limits. The jobs after the first n
+    are spare: they are claimed in place of earlier jobs that are locked or no longer due."""
 
     def __bool__(self) -> bool:
         return self.n > 0 and bool(self.tasks)
@@ -47,8 +47,8 @@ class ClaimRequest(NamedTuple):
 class Claims(NamedTuple):
     """The claimed jobs, in order, and the ids of jobs that had expired and were canceled instead.
 
-    ``locked``: whether other transactions have locked some jobs that come first. ``more``: whether another claim may
-    find more jobs.
+    ``locked``: whether fewer jobs were claimed because other transactions have locked some of the first jobs.
+    ``more``: whether another claim may find more jobs.
     """
 
     jobs: list[Claimed]
@@ -124,17 +124,17 @@ def hold_unclaimable(id: str, *, reason: str) -> Op[bool]:
 def hold_damaged(ids: Sequence[str]) -> Op[list[tuple[str, str]]]:
     """Hold the jobs among these whose rows show why a claim fails; return their ids and the reasons.
 
-    A counter may be full or, on PostgreSQL, a value too large.
+    The reason is a counter at its maximum or, on PostgreSQL, a value that is too large.
     """
     rows = yield from ask_last("hold_damaged", ids=rows_of(list(ids)))
     return [(row[0], row[1]) for row in rows]
 
 
 def claim_queries(request: ClaimRequest) -> Sequence[Query]:
-    """The statements of a claim, to be sent in one round trip. The last one answers with the claimed jobs.
+    """The statements of a claim, to be sent in one round trip. The last statement returns the claimed jobs.
 
-    Limited jobs are counted under a lock. One round trip takes the lock and commits, so that a worker that is suspended
-    does not keep it.
+    A claim of limited jobs counts the running jobs under a lock. The round trip that takes the lock must also commit,
+    so that a suspended worker does not keep the lock.
     """
     if request.limited is None:
         return (_claim_query(request),)
@@ -168,7 +168,7 @@ def _claim_query(request: ClaimRequest) -> Query:
 def read_claims(rows: Rows, request: ClaimRequest) -> Claims:
     """Read the claimed jobs, in order.
 
-    The rows of a window arrive sorted. Those of other claims come from RETURNING, which promises no order.
+    The rows of a claim with a window arrive sorted. The rows of other claims come from RETURNING, in any order.
     """
     jobs = [_claimed(row) for row in rows if row[-1] == "running"]
     if request.window is None:

@@ -48,7 +48,7 @@ def cool(jobs: Sequence[Running], outcomes: Mapping[Lease, Outcome]) -> Op[Coole
 
 @operation("write")
 def warm_queue(name: str, *, by: str | None = None) -> Op[bool]:
-    """End a cool-down and reset its exponent; return whether the queue was cooling."""
+    """End a cool-down, and reset the exponent that makes cool-downs longer; return whether the queue was cooling."""
     (rows,) = yield from ask_all(Query("lock_queues", {"names": rows_of([name])}))
     if not any((_left(cool_until, now) or 0) > 0 for _, _, cool_until, now, _ in rows):
         return False

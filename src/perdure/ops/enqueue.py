@@ -154,7 +154,10 @@ def _find_owners(jobs: Sequence[NewJob]) -> Op[dict[str, Enqueued]]:
 
 
 def _describe(owners: dict[str, str]) -> Op[dict[str, Enqueued]]:
-    """The jobs that own the keys, by request. If a request owns its key, it was committed and its reply was lost."""
+    """The jobs that own the keys, by the id of the request.
+
+    If a request's own job owns the key, an earlier try of this request was committed, and its reply was lost.
+    """
     answers = yield from ask_all(*(Query("find_job", {"id": owner}) for owner in owners.values()))
     described: dict[str, Enqueued] = {}
     for (asked, owner), rows in zip(owners.items(), answers, strict=True):

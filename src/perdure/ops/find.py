@@ -24,7 +24,8 @@ LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 LONGEST, LONGEST_READ = 20_000, 1000
 """The most jobs per scan range.
 
-The second limit is for scans that read the jobs' arguments, up to a megabyte each: a statement may take at most 30 s.
+The second limit is for scans that read the jobs' arguments, which have up to a megabyte each. A statement may take at
+most 30 s.
 """
 
 
@@ -84,7 +85,7 @@ def longer(length: int, filter: Filter) -> int:
 
 
 def _conditions(filter: Filter, among: Sequence[VisibleState] | None) -> dict[str, Param]:
-    """A filter as the parameters of ``find_jobs``."""
+    """A filter as parameters of ``find_jobs`` and ``find_later``."""
     states: Sequence[VisibleState] | None = among if filter.state is None else [filter.state]
     params = msgspec.structs.asdict(filter)
     del params["state"]

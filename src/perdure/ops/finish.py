@@ -59,11 +59,11 @@ class Finished(NamedTuple):
 
     An outcome that is in neither list must be sent again.
 
-    ``finish_same_result`` returns only a count. If one of its outcomes is refused, all are reported as refused, and
-    ``find_recorded`` then finds the recorded ones.
+    The statement ``finish_same_result`` returns only a count. If it refuses one outcome, all of its outcomes are in
+    ``refused``. The caller then finds the recorded outcomes with ``find_recorded``.
 
-    ``changes``: the changes of accepted outcomes. A plain success has no reports, children or new steps, and its change
-    is left out.
+    ``changes``: the changes of accepted outcomes, without those of plain successes. A plain success has no reports,
+    children or new steps.
     """
 
     accepted: list[Lease]
@@ -86,7 +86,11 @@ def finish(outcomes: Sequence[Outcome], *, jitter: Jitter, failing: Failing | No
 def cycle(
     outcomes: Sequence[Outcome], *, jitter: Jitter, claim: ClaimRequest, failing: Failing | None = None
 ) -> Op[tuple[Finished, Claims]]:
-    """Record outcomes and claim the next jobs: one transaction, and one round trip if all succeeded."""
+    """Record outcomes and claim the next jobs, in one transaction.
+
+    This takes one round trip if all outcomes are plain successes and, for steps, ``failing`` is given and does not
+    contain their workflows.
+    """
     return (yield from _finish(outcomes, jitter, claim, failing))
 
 
@@ -319,7 +323,7 @@ def _success_batches(plain: Sequence[Succeeded]) -> list[str]:
 def _by_job(ordered: Iterable[Succeeded]) -> dict[str, tuple[int | str | None, ...]]:
     """Successes by job.
 
-    If a job has two leases here, the later lease stays. The other is refused: its token is stale.
+    If a job has two leases here, only the later lease is kept. The earlier one is refused, because its token is stale.
     """
     return {
         o.lease.job: (o.lease.token, o.result, o.reason)
@@ -339,7 +343,7 @@ def _recorded(plain: Sequence[Succeeded], successes: Sequence[Query], answers: A
 
 
 def change_queries(changes: Sequence[Change]) -> list[Query]:
-    """The statements that write changes. An attempt that did not end its job goes into the table of attempts."""
+    """The statements that write changes, and that add attempts that did not end their jobs to the table of attempts."""
     writes: list[Query] = []
     sizes = [len(change.result or "") + len(change.error_trace or "") for change in changes]
     for some in portions(changes, sizes):
@@ -362,7 +366,10 @@ def ready_topics(jobs: Sequence[Running], changes: Sequence[Change]) -> frozense
 
 
 def _reports(jobs: Sequence[Running], outcomes: dict[Lease, Outcome]) -> list[Query]:
-    """The statements that write the final reports of attempts. Contradictory progress is dropped; an event says so."""
+    """The statements that write the final reports of attempts.
+
+    Contradictory progress is not written. An event is recorded instead.
+    """
     reports: list[Record] = []
     events: list[Record] = []
     for job in jobs:

@@ -14,12 +14,12 @@ from perdure.ops.op import Op, Query, Rows, ask_all
 NEWEST = 10_000
 """How many of the newest jobs are read."""
 BEHIND = 2_000
-"""For each lagging queue, how many jobs enqueued before its next job to run are also read.
+"""How many more jobs are read for each lagging queue: those enqueued just before the job that the queue runs next.
 
-Jobs that end in such a queue were enqueued long ago.
+Jobs that ended recently in such a queue were enqueued long ago, so they may not be among the newest jobs.
 """
 MOST_QUEUES = 10
-"""The most lagging queues for which these jobs are read. The queues with the longest lag are chosen."""
+"""For how many lagging queues these jobs are read: those with the longest lag."""
 
 
 class Sample(NamedTuple):

@@ -1,7 +1,8 @@
 """Read and change limits, and find the due jobs that fit under them.
 
-The running jobs themselves are counted, so no crash, cancel or rescue can leave a slot taken. What is found here was
-counted without a lock. The claim counts again, see ``claim_queries`` and docs/decisions/0027.
+There is no counter of used slots: the running jobs are counted, so no crash, cancel or rescue can leave a slot taken.
+The search here counts without a lock. Therefore the claim counts again under a lock, see ``claim_queries`` and
+docs/decisions/0027.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from perdure.ops.op import Op, Param, Query, Row, ask_all, ask_last, operation
 from perdure.ops.topics import LIMITS
 
 FIRST_KEY = ""
-"""The first of all keys. Jobs with this key are not limited by their key."""
+"""The first of all concurrency keys. Jobs with this key are not limited by their key."""
 
 MOST_PASSED_OVER = 100
-"""How many jobs that are passed over are made up for by a larger search."""
+"""A search reads one more job for each job that it must pass over, but at most this many more."""
 
 
 class NamedLimit(NamedTuple):
-    """A limit that tasks share. ``declared``: what the code says; ``edited``: whether an operator has set it."""
+    """A limit that tasks share. ``declared``: the code's value; ``edited``: whether an operator has set the limit."""
 
     name: str
     concurrency: int | None
@@ -37,7 +38,8 @@ class NamedLimit(NamedTuple):
 
 @operation("read")
 def read_limits() -> Op[Limits]:
-    # The version comes first: if a change comes in between, the next claim gets nothing, and limits are read again.
+    # The version is read first. If a limit changes before the rest is read, the version is out of date: the next claim
+    # gets nothing, and the worker reads the limits again.
     version, tasks, queues, named = yield from ask_all(
         Query("read_limit_version", {}),
         Query("list_limited_tasks", {}),
@@ -84,7 +86,7 @@ def set_limit(name: str, concurrency: int | None, *, by: str | None = None) -> O
 
 @operation("write")
 def reset_limit(name: str, *, by: str | None = None) -> Op[int | None]:
-    """Go back to what the code declares."""
+    """Set a named limit back to the value that the code declares; return that value."""
     _, rows = yield from ask_all(Query("change_limits", {}), Query("reset_limit", {"name": name}))
     if not rows:
         raise NotFound(f"There is no limit named {name}.", code="limit.unknown")
@@ -96,16 +98,16 @@ def reset_limit(name: str, *, by: str | None = None) -> Op[int | None]:
 
 @operation("read")
 def find_superseded(*, n: int = 100) -> Op[list[str]]:
-    """Jobs that newer ones replace, because their task cancels running jobs."""
+    """Jobs to cancel: their task cancels running jobs, and a newer job of the task, or of their key, is due or runs."""
     return [row[0] for row in (yield from ask_last("find_superseded", n=n))]
 
 
 class Fitting(NamedTuple):
     """Due jobs that fit under their limits, in order, as of the time they were read.
 
-    ``spare``: jobs to claim in place of those that others have claimed or locked since. ``cursors``: in groups with
-    full keys in front, the last key that was looked at. The groups have no rank. ``supersede``: whether a job was found
-    that may replace others. ``none_due``: whether no limited job is due.
+    ``spare``: jobs to claim in place of jobs that other workers have claimed or locked since. ``cursors``: the last
+    key that was read, by ``Group.place``, if a search by key stopped before the last key. The next search begins there.
+    ``supersede``: whether a job that does not fit may replace running jobs. ``none_due``: whether no limited job is due.
     """
 
     jobs: list[Due]
@@ -126,10 +128,14 @@ def find_fitting(
     sent: Collection[str] = (),
     passed_over: Collection[str] = (),
 ) -> Op[Fitting]:
-    """The first n due jobs of limited tasks that fit. If full keys stand in front of a group, search key by key.
+    """Find the first n due jobs of limited tasks and queues that fit.
 
-    ``spare``: how many jobs to find in addition. ``ended``: jobs whose outcomes are recorded together with the claim.
-    ``sent``: jobs of a claim that is under way. ``passed_over``: jobs that the database refuses for now.
+    A concurrency key is full if no more jobs with this key may run. If fewer than n jobs fit, and jobs with full keys
+    may hide later jobs of a group, the group is searched key by key.
+
+    ``cursors``: where such searches begin. ``spare``: how many jobs to find in addition. ``ended``: jobs whose outcomes
+    are recorded together with the claim; they no longer count as running. ``sent``: jobs of a claim that is under way;
+    they count as running. ``passed_over``: jobs that the database refuses for now.
     """
     # A few more than n: among many keys, some of the first jobs usually do not fit.
     page = request.n + request.n // 4 + spare + len(sent) + min(len(passed_over), MOST_PASSED_OVER)
@@ -174,9 +180,10 @@ def _searches(request: ClaimRequest, limits: Limits, page: int, ended: Sequence[
 def _find_by_key(
     groups: Sequence[Group], n: int, room: Room, limits: Limits, cursors: Mapping[Group, str]
 ) -> Op[tuple[list[Due], Mapping[Group, str]]]:
-    """The first due jobs of keys that have room, and the last key of each group that was looked at.
+    """The first due jobs of keys that have room, and the last key that was read in each group.
 
-    The search begins with the key where the last one ended. At the last key it begins again with the first.
+    In each group, the search begins with the key where the previous search ended. After the last key, it continues with
+    the first key.
     """
     starts = {group: cursors.get(group.place, FIRST_KEY) for group in groups}
     found: dict[str, Due] = {}
@@ -209,13 +216,13 @@ def _search_by_key(group: Group, after: str, most: int, room: Room, limits: Limi
             "full": rows_of(full),
             "each": min(most, limits.tasks[group.task].concurrency or most),
             "after": after,
-            "n": most + len(full),  # a key without a job gives a row too
+            "n": most + len(full),  # a full key gives one row without a job
         },
     )
 
 
 def _spare_jobs(due: Iterable[Due], chosen: Collection[Due], room: Room, n: int) -> list[Due]:
-    """Jobs that would fit if none of the chosen ones were claimed."""
+    """Up to n jobs that were not chosen. Each would fit if none of the chosen jobs were claimed."""
     if n == 0:
         return []
     taken = {job.id for job in chosen}

@@ -9,8 +9,8 @@ store rolls back.
         rows = yield from ask("find_enabled", task=task)
         return bool(rows and rows[0][0])
 
-If a statement changes rows but returns no rows, its answer depends on the driver: no rows, or the number of changed
-rows.
+If a statement changes rows and has no RETURNING, do not use its answer: depending on the driver, it is no rows or the
+number of changed rows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RoundTrip(NamedTuple):
     wake: frozenset[str] = frozenset()
 
     def queries_for(self, kind: StoreKind) -> Sequence[Query]:
-        """The statements that this kind of store has."""
+        """The statements that this kind of store runs."""
         return [query for query in self.queries if query.only in (None, kind)]
 
     def answers_of(self, kind: StoreKind, answers: Answers) -> Answers:
@@ -75,10 +75,10 @@ class Operation(Generic[P, T]):
     ``access``: a "read" changes nothing.
     ``priority``: urgent operations (finishes, reports) overtake normal operations where writers queue. A heartbeat
     keeps a worker alive: it never queues behind an operation that may itself wait for a row lock.
-    ``pipelined``: the operation may be sent before an earlier operation of its kind is answered
+    ``pipelined``: the operation may be sent before an earlier pipelined operation is answered
     (``Store.takes_another_cycle``).
     ``retries``: how often a store runs the operation again after the server refused it. None means: as long as that may
-    help. A caller that can go on without the refused row sets a low number, to get the error soon.
+    help. The number is low if the caller can leave out the row that caused the refusal, and should get the error soon.
     """
 
     start: Callable[P, Op[T]]

@@ -57,7 +57,8 @@ class End(NamedTuple):
 class Released(NamedTuple):
     """The result of ``release``. ``answers``: the answers to the writes. ``wake``: the topics of the released steps.
 
-    ``queues``: the queues of steps that can run now, by step id. Steps that a doomed step released are left out.
+    ``queues``: the queues of steps that can run now, by step id. Steps after a doomed step are left out, but ``wake``
+    has their topics.
     """
 
     answers: Answers

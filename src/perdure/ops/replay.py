@@ -56,8 +56,8 @@ def replay(
 ) -> Op[Enqueued | None]:
     """Enqueue a copy of a job that succeeded; return None if there is no such job.
 
-    The request key is the new job's idempotency key. The key is looked up first, so a retry succeeds even if the task
-    was disabled meanwhile.
+    The request key is the new job's idempotency key. The key is looked up before the insert, so a retry of this call
+    succeeds even if the task was disabled meanwhile.
     """
     locked, found = yield from ask_all(Query("lock_job", {"id": id}), Query("find_source", {"id": id}))
     if not found:

@@ -48,7 +48,7 @@ class ParentResult(NamedTuple):
 def read_parents(
     steps: Sequence[str], *, after: str = FIRST, most_bytes: int = PAGE_BYTES
 ) -> Op[dict[str, list[ParentResult]]]:
-    """The next ``CHUNK`` parents of each step, in the order of creation; fewer at the end.
+    """The next ``CHUNK`` parents of each step, in the order of creation; fewer on the last page.
 
     ``after``: the id of the last parent read before. Results are included as long as the results for one step take at
     most ``most_bytes`` together.

@@ -1,8 +1,8 @@
 """Set aside jobs that are due much later: take them out of the index that claims read.
 
 A claim looks at each queue and priority that has ready jobs, due or not. 20,000 queues that had only scheduled jobs
-made a claim a hundred times as slow. So such jobs leave the claim's index until shortly before they are due. If only a
-few queues and priorities have no jobs that are due soon, nothing is written.
+made a claim a hundred times as slow. So if no job of a queue and priority is due soon, its jobs leave the claim's index
+until shortly before they are due. Nothing is written if there are only a few such queues and priorities.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ This is long enough: if the elected worker dies, another worker takes over withi
 """
 
 FEW = 50
-"""Up to this many queues and priorities without due jobs are left alone: each costs a claim about 10 µs."""
+"""Up to this many pairs of queue and priority in which no job is due soon are left alone: each costs a claim about
+10 µs."""
 
 
 QUEUES = 2000
@@ -58,7 +59,7 @@ def list_ready_queues(*, after: str = "") -> Op[list[str]]:
 
 @operation("write", retries=0)
 def set_aside_in(queues: Sequence[str], *, n: int = 5000) -> Op[Rows]:
-    """Set aside up to n jobs of these queues, without the exception for ``FEW`` queues. Return a row for each job."""
+    """Like ``set_aside``, but for these queues, and with ``few=0``. Return a row for each job."""
     return (yield from ask_last("set_aside", queues=rows_of(queues), ahead=ASIDE, few=0, n=n))
 
 

@@ -24,7 +24,7 @@ class QueueNumbers(NamedTuple):
 class Recent(NamedTuple):
     """Latency of jobs that ended recently. ``looked_at``: how many jobs were read.
 
-    ``whole``: whether these are all jobs that ended after ``since``.
+    ``whole``: whether all jobs that ended after ``since`` were found.
     """
 
     since: Instant

@@ -37,10 +37,7 @@ class WorkerRow(NamedTuple):
     retired_at: Instant | None
 
     def silence(self, now: Instant) -> Silence | None:
-        """The silence of a worker that has died or does not renew its lease. None for any other worker.
-
-        A silence has the time since which the worker is silent, and the time when its jobs are, or were, taken over.
-        """
+        """The silence of a worker that has died or does not renew its lease in time; None for any other worker."""
         if self.retired_at is not None:
             # A worker that stopped in order was retired before its lease ended.
             died = self.expires_at <= self.retired_at

@@ -206,11 +206,10 @@ def insert_workflow(workflow: NewWorkflow, states: Sequence[State]) -> Query:
 
 
 def _find(workflow: NewWorkflow) -> Op[str | None]:
-    """The id of the existing workflow.
+    """The id of the existing workflow that prevents the insert; None if there is none any more.
 
-    If an earlier commit succeeded and its reply was lost, it is the new workflow itself.
-
-    Otherwise it is the workflow with the same idempotency key, or the active workflow with the same unique key.
+    If an earlier try of this start was committed and its reply was lost, this is the new workflow itself. Otherwise it
+    is the workflow with the same idempotency key, or the active workflow with the same unique key.
     """
     scope = {"name": workflow.name, "tenant": workflow.tenant or ""}
     mine, keyed, active = yield from ask_all(

@@ -27,7 +27,7 @@ While a group is synced to disk, the next group is written.
 class Coalescer(Generic[A, T]):
     """Batches concurrent calls of an operation that takes a list and returns the answers in the same order.
 
-    A call runs at once. While ``UNDER_WAY`` groups are at the database, further calls are queued for the next group.
+    A call runs at once, unless ``UNDER_WAY`` groups are at the database. Then it is queued for the next group.
     """
 
     def __init__(self, operation: Operation[[Sequence[A]], list[T]]) -> None:
@@ -120,7 +120,8 @@ class LoopQueue(Generic[A, T]):
     async def _perform_together(self, calls: Sequence[QueuedCall[A, T]]) -> None:
         """Perform these calls in one transaction.
 
-        If it fails, try each half, until a call that is wrong fails alone.
+        If it fails, perform each half in its own transaction, down to single calls, so that only the wrong calls fail.
+        If the database is unavailable, all calls fail.
         """
         try:
             answers = await self.store.aperform(self._operation, [call.asked for call in calls])

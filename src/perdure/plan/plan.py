@@ -138,8 +138,8 @@ def run_once(once: OncePerLoop) -> Plan[Done | None]:
 def run(store: Store, plan: Plan[T], *, method: str | None = None) -> T:
     """Run a plan in this thread. ``method``: the method that was called. An error may name its async version."""
     try:
-        # Raise only an Exception inside the plan, not a cancellation: the plan may be inside a user's middleware, which
-        # could swallow it.
+        # Raise only an Exception inside the plan. The plan may be suspended inside a user's middleware, which could
+        # swallow a KeyboardInterrupt or a cancellation.
         return drive(plan, partial(_wait, store), throw=Exception)
     except UnsupportedConnection as error:
         raise _with_method(error, "async", method and f"a{method}") from None
