@@ -20,9 +20,9 @@ RUN_AS_A_JOB = "enqueue the task, in a test inside app.testing()."
 class Context:
     """The object that a handler gets through a parameter with the default ``CONTEXT``.
 
-    A direct call of a task as a function gets a context without a job. Its reports and checkpoints are discarded: there
-    is no row and no next attempt. ``enqueue``, ``append`` and ``transaction`` raise, because a caller would rely on
-    their effects. Invalid values are refused as in a job.
+    A direct call of a task as a function gets a context without a job. Its reports and checkpoints are discarded,
+    because there is no row and no next attempt. ``enqueue``, ``append`` and ``transaction`` raise, because a caller
+    would rely on their effects. Invalid values are refused as in a job.
     """
 
     __slots__ = ("_config", "attempt", "cancel_requested", "job_id", "run", "tenant", "worker")
@@ -87,11 +87,11 @@ class Context:
 
     @property
     def results(self) -> Mapping[str, Any]:
-        """The results of the direct parents of this step, by step key."""
+        """The results of the direct parents of this step that succeeded, by step key."""
         return {}
 
     async def aresults(self) -> AsyncIterator[tuple[str, Any]]:
-        """Yield the key and the result of each direct parent of this step. Their total size is not limited."""
+        """Yield the key and the result of each direct parent that succeeded. Their total size is not limited."""
         for item in self.results.items():
             yield item
 
@@ -147,13 +147,13 @@ class Context:
         return self.enqueue(*requests, at_once=at_once)
 
     def succeed(self, result: object = None, *, conn: object) -> None:
-        """Record the job's success in your own transaction, with its last statements. Then commit the transaction."""
+        """Record the job's success at the end of your own transaction. Then commit the transaction."""
 
     async def asucceed(self, result: object = None, *, conn: object) -> None:
         """``succeed`` for async code."""
 
     def transaction(self) -> Any:
-        """A block for ``with`` or ``async with``: a connection in a transaction that also records the job's success."""
+        """A connection for ``with`` or ``async with``. The end of the block records the job's success and commits."""
         raise InvalidOption(f"A plain call cannot end a transaction with its success: {RUN_AS_A_JOB}")
 
 

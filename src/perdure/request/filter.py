@@ -1,4 +1,4 @@
-"""Filters: the conditions of lists and bulk actions. They are validated first, and a job must meet all of them."""
+"""Filters: the conditions of lists and bulk actions. A job matches a filter if it meets all conditions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unique_key: str | None = None
     error_code: str | None = None
     text: str | None = None
-    """A part of the arguments, taken literally: there are no wildcards."""
+    """A text to find in the encoded arguments. There are no wildcards."""
     created_after: Instant | None = None
     created_before: Instant | None = None
     finished_after: Instant | None = None
@@ -64,7 +64,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def as_dict(self) -> dict[str, str]:
-        """The conditions that are set, for people to read. ``text`` is hidden: it may be a redacted argument."""
+        """The conditions that are set, for people to read. ``text`` is hidden: it may come from a redacted argument."""
         asked = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if self.text is not None:
             asked["text"] = HIDDEN
@@ -79,7 +79,7 @@ EVERY = Filter()
 
 
 class Changeable(NamedTuple):
-    """The fields of a job that a filter tests and that can change until the job is locked."""
+    """The fields that a filter tests and that can change after a job was found and before it is locked."""
 
     state: State
     due: bool

@@ -58,7 +58,7 @@ def _take(n: int) -> int:
     fresh = (time.time_ns() // 1_000_000) << _TAIL
     first = _last + 1 + getrandbits(24)
     if fresh > _last:
-        # One bit stays free, so that a busy millisecond does not overflow into the next.
+        # The highest random bit starts as 0, so that the ids of a busy millisecond do not overflow into the next.
         first = fresh | _system.getrandbits(_TAIL - 1)
     _last = first + n - 1
     return first

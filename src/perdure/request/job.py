@@ -39,7 +39,7 @@ class Template(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def bulk(self) -> bool:
-        """Whether one compact statement can insert many of these jobs: the database need not check each job."""
+        """Whether one compact statement can insert many such jobs: only ids and payloads differ, and no key is set."""
         plain = self.options.run_at is None and not self.refers
         return plain and self.queue is not None and not self.options.keyed and self.concurrency_key is None
 

@@ -20,10 +20,10 @@ class Middleware:
     """
 
     def enqueue(self, task: str, meta: dict[str, Any]) -> AbstractContextManager[None]:
-        """Wrap an enqueue. ``meta`` is stored with the job and may be changed before the block begins.
+        """Wrap an enqueue. ``meta`` is stored with the job. The context manager may change it when it is entered.
 
-        An error raised after the block does not undo an enqueue that was committed. But it drops jobs that
-        ``ctx.enqueue`` would have written with the attempt's success.
+        An error that it raises when it exits does not undo an enqueue that was committed. But ``ctx.enqueue`` then
+        drops the jobs that it would have written with the attempt's success.
         """
         return nullcontext()
 

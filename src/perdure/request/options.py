@@ -124,7 +124,7 @@ def text(name: str, value: object, most: int = NAME_BYTES) -> str:
         raise InvalidOption(f"{name} has a character that cannot be stored.")
     if len(value.encode()) > most:
         raise InvalidOption(f"{name} must be at most {most} bytes long.")
-    # Drivers may store a subclass differently, or refuse it.
+    # Drivers may store a subclass of str differently, or refuse it.
     return str(value.value) if isinstance(value, Enum) else str.__str__(value)
 
 

@@ -13,7 +13,7 @@ class Signal(Exception):
 
 
 class Retry(Signal):
-    """The attempt failed and is to be retried. ``delay`` is a lower bound."""
+    """The attempt failed and is to be retried, after ``delay`` or the task's backoff, whichever is longer."""
 
     def __init__(
         self, message: str = "", *, delay: float | timedelta | None = None, code: str | None = None
@@ -32,7 +32,10 @@ class Snooze(Signal):
 
 
 class Throttle(Signal):
-    """The handler hit an external limit. The job runs again later, which costs no attempt. The queue cools down."""
+    """The handler hit an external limit. The job runs again later. This costs no attempt.
+
+    ``cool_queue``: whether the queue cools down.
+    """
 
     def __init__(self, delay: float | timedelta | None = None, cool_queue: bool = True) -> None:
         super().__init__()
@@ -69,8 +72,8 @@ OutcomeSignal: TypeAlias = Retry | Snooze | Throttle | Fatal | Cancel | Continue
 
 
 class Stopped(BaseException):
-    """The handler was asked to stop, and stops. The outcome depends on why it was asked.
+    """Stops a handler that was asked to stop. The outcome of the attempt depends on the reason.
 
-    ``ctx.check()`` raises this. In a child process it can be raised at any point of a synchronous handler. Like
-    ``asyncio.CancelledError`` it is not an ``Exception``: handlers often catch every ``Exception`` and continue.
+    ``ctx.check()`` raises this. In a child process it can be raised at any point of a synchronous handler. It
+    is not an ``Exception``, like ``asyncio.CancelledError``, because handlers often catch every ``Exception``.
     """

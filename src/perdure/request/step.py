@@ -75,7 +75,7 @@ class Step(Generic[R_co]):
         return NewStep(id=id, step_key=self.key, payload=payload, **shared)
 
     def asked(self) -> StepRequest:
-        """The step in the form that is compared with other requests."""
+        """The step in the form that is stored, and compared when its workflow or its append is requested again."""
         assert self._request is not None
         template, arguments = self._request.template, self._request.arguments
         if arguments is None:
@@ -93,7 +93,7 @@ class Step(Generic[R_co]):
 class Gate(Step[Any]):
     """A step that no worker runs.
 
-    Once the gate is open, it waits until somebody resolves it or its timeout has passed.
+    It opens when the steps before it have ended as required, and waits until somebody resolves it or its timeout ends.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class ListenerThread(ABC):
 
     @property
     def hears(self) -> bool:
-        """Whether the thread notices the commits of other processes now, as far as is known."""
+        """Whether the thread now notices the commits of other processes, as far as it knows."""
         return self._waiter is not None
 
     def add(self, listener: Listener) -> Callable[[], None]:
@@ -85,8 +85,8 @@ class ListenerThread(ABC):
 
     def forget(self) -> None:
         """Drop all state, for example in a forked child, where the thread and its listeners do not exist."""
-        # The lock is reentrant, because the garbage collector may interrupt a thread that holds it, to remove a
-        # listener.
+        # The lock is reentrant, because the garbage collector may run in a thread that holds it, and a finalizer may
+        # then remove a listener.
         self._lock = threading.RLock()
         self._listeners = Listeners()
         self._present: set[object] = set()
@@ -126,7 +126,7 @@ class ListenerThread(ABC):
 
 
 class Waiter:
-    """Waits for a listener thread: until a file is readable, some time has passed, or the thread is asked to end."""
+    """The waits of a listener thread: until a file is readable, some time has passed, or the thread is asked to end."""
 
     def __init__(self, is_unused: Callable[[], bool]) -> None:
         self._is_unused = is_unused

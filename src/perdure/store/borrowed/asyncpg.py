@@ -68,7 +68,8 @@ _PLACEHOLDER = re.compile(r"%%|(CAST\()?%\((\w+)\)s")
 def _spell(sql: str) -> _Spelled:
     """Convert a statement with ``%(name)s`` parameters.
 
-    A parameter in a CAST is cast to text first: otherwise a caller's codec for json would encode the value twice.
+    ``CAST($1 AS json)`` would make asyncpg pass the value to a caller's codec for json, which would encode it again. So
+    a parameter in a CAST is cast to text first.
     """
     params: dict[tuple[str, bool], int] = {}
 
@@ -108,7 +109,7 @@ def _translate(error: BaseException) -> BaseException:
             return Invalid("The database cannot store a value.", code="store.bad_value")
         case asyncpg.InterfaceError() if "another operation" in str(error):
             return refusals.busy()
-        # InternalClientError: asyncpg has read an unexpected last message.
+        # InternalClientError: the last message before the connection ended was not the one that asyncpg expected.
         case asyncpg.InterfaceError() | asyncpg.InternalClientError() | ConnectionError():
             return explain(error, None, lost=True)
         case TimeoutError():

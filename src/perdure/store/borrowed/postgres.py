@@ -33,7 +33,8 @@ def _open_transaction(store: Store, access: Access, state: State) -> Batches[Ope
     database, readable = state.database, True
     if database is None:
         [[(database, readable)]] = yield Uninterruptible([BoundStatement(_PLACE, {"encoding": "UTF8"})])
-    # Compare names, because one server may have several addresses, behind a pooler or from another network.
+    # Compare the names of the databases, not the addresses: a server has other addresses through a pooler or from
+    # another network.
     if store.database is not None and database != store.database:
         raise refusals.elsewhere()
     if not readable:

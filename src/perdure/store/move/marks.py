@@ -1,4 +1,4 @@
-"""Marks: rows of the table ``move``, which record that a database's rows are being moved in or out, or have left."""
+"""Marks: rows of the table ``move``. Each records a move into or out of this database, under way or ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_given_up(source: Side, id: str) -> bool:
 
 
 def refuse_kept(source: Side, target: Side) -> None:
-    """Raise Refused if ``perdure move --keep`` opened the target before its source was closed."""
+    """Raise Refused if ``perdure move --keep`` has opened the target and the source is not closed yet."""
     with source.look(), target.look():
         leaving = [mark.id for mark in marks(source) if not mark.ended]
         if [mark for mark in marks(target) if mark.ended and mark.id in leaving]:
@@ -52,11 +52,11 @@ def refuse_kept(source: Side, target: Side) -> None:
 
 
 _GIVEN_UP: Final = "given up"
-"""The position in the mark of a source whose move was given up. The mark of a source never has another position."""
+"""The position in the mark of a source whose move was given up. Otherwise the mark of a source has no position."""
 
 
 def refuse_moved(target: Target) -> None:
-    """Raise Refused if only a move may write to this database."""
+    """Raise Refused if the jobs of this database have left or are leaving, or if a move into it has not ended."""
     for mark in marks(target) if _may_read(target) else ():
         if mark.way == "out":
             what = "were moved" if mark.ended else "are being moved"
@@ -70,7 +70,7 @@ def refuse_moved(target: Target) -> None:
 
 
 def _may_read(target: Target) -> bool:
-    """Whether the role may read the marks. A role that may read only the history can still check a schema."""
+    """Whether the role may read the marks. If not, its check of the schema ignores them."""
     if target.dialect == "sqlite":
         return True
     sql = (

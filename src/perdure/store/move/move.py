@@ -21,7 +21,7 @@ from perdure.ops.op import Row
 from perdure.store.move.marks import Mark, give_up, is_given_up, marks
 from perdure.store.move.side import MOVED, Side, Table, misfit
 
-# A batch ends at the first of these limits. It is small enough for any memory, and so large that commits cost little.
+# A batch ends when it reaches either limit. It fits into any memory, and is so large that commits cost little.
 _MOST_ROWS: Final = 5000
 _MOST_BYTES: Final = 4_000_000
 
@@ -30,7 +30,7 @@ Progress: TypeAlias = Callable[[str, int, int], object]
 
 
 class Moved(NamedTuple):
-    """The moved rows: by table, their number and their checksum, which is equal on both sides."""
+    """The result of a move: for each table, the number of rows and their checksum, which is the same on both sides."""
 
     id: str
     rows: dict[str, int]
@@ -54,7 +54,7 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
         raise Refused("Source and target are the same database.", code="move.same")
     leaving, coming = _agree(source, target)
     if leaving is not None and coming is not None and coming.ended:
-        # ``perdure move --keep`` opened the target without closing the source.
+        # ``perdure move --keep`` opens the target without closing the source, so close it now.
         if not leaving.ended:
             _end(source, leaving.id)
         return None
@@ -89,9 +89,9 @@ def move(source: Side, target: Side, *, id: str, progress: Progress) -> Moved | 
 
 
 def abandon(side: Side, source: Side | None = None) -> bool:
-    """Give up an unfinished move: delete the rows that have arrived here, or make the source writable again.
+    """Give up an unfinished move: a target deletes the rows that have arrived, a source accepts writes again.
 
-    ``source``: the side that the rows come from. Once all have arrived, they are deleted only if the source gave up.
+    ``source``: the source, if ``side`` is a target. If all rows have arrived, delete them only if the source gave up.
     """
     with _act(side):
         here = marks(side)
@@ -148,7 +148,7 @@ def _take_back(source: Side, id: str) -> None:
 
 
 def _agree(source: Side, target: Side) -> tuple[Mark | None, Mark | None]:
-    """The marks of this move on both sides, once it has begun. Refuse if either side has another move under way."""
+    """The marks of this move on both sides; None where it has not begun. Refuse if another move is in the way."""
     with source.look(), target.look():
         here, there = marks(source), marks(target)
     leaving = next((mark for mark in here if mark.way == "out"), None)
@@ -287,7 +287,7 @@ def _position(target: Side, id: str) -> Position:
 
 _START: Final = Position(MOVED[0], [], 0)
 _ARRIVED: Final = Position("", [], 0)
-"""All rows have arrived, and are equal. From now on the source may be closed, so the target must keep its rows."""
+"""All rows have arrived unchanged. From now on the source may be closed, so the target must keep its rows."""
 
 
 def _write(target: Side, id: str, table: Table, batch: list[Row], before: Position, after: Position) -> None:
@@ -391,7 +391,7 @@ def _batches(pages: Iterable[list[Row]]) -> Iterator[list[Row]]:
 
 @contextmanager
 def _act(side: Side, table: Table | None = None) -> Iterator[None]:
-    """A transaction of the move, which may write to ``table``."""
+    """A transaction of the move. If ``table`` is given, the transaction may insert into it."""
     with side.exclusive_transaction() if table is None else side.writing(table):
         yield
         if failpoints.armed:

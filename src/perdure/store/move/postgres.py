@@ -96,7 +96,7 @@ class PostgresSide(PostgresTarget):
 
     def last_number(self, table: Table) -> int | None:
         if sequence := self._sequence(table):
-            # The server returned the name in quoted form.
+            # The server has quoted the name, so it can be part of a statement.
             ((last, called),) = self._connection.execute(
                 f"SELECT last_value, is_called FROM {sequence}".encode()
             )

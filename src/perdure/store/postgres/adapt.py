@@ -35,7 +35,7 @@ _BAD_VALUE = "store.bad_value"
 _PLACEHOLDER = re.compile(r"%%|%\((\w+)\)s")
 
 # timestamptz counts from the year 2000. ±infinity, and years that a datetime cannot hold, become the first or last
-# time that a datetime can hold: a row with such values, written by hand, must stay readable.
+# time that a datetime can hold. A row with such values, written by hand, must stay readable.
 YEAR_2000 = 946_684_800_000_000
 _read_int64 = Struct("!q").unpack
 
@@ -43,7 +43,7 @@ _read_int64 = Struct("!q").unpack
 class Statement(NamedTuple):
     """A statement with the server's parameters: ``$1`` is the first parameter.
 
-    ``name`` is a hash of the text, so that clients that share a backend use the same name for the same statement.
+    ``name`` is a hash of the text, so that clients that share a backend through a pooler use the same name for it.
     """
 
     text: bytes

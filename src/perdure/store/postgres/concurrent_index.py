@@ -1,8 +1,8 @@
 """Create or drop indexes CONCURRENTLY, which PostgreSQL does only outside a transaction.
 
-The statement and its record in the history cannot be one atomic change, and an interrupted statement leaves an
-invalid index. So we check first whether the index exists. If it is valid, nothing is left to do. If it is invalid, we
-drop it and create it again.
+The statement and its record in the table ``migration`` cannot be one atomic change, and an interrupted statement
+leaves an invalid index. So we check first whether the index exists. If it is valid, nothing is left to do. If it is
+invalid, we drop it and create it again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_BUILD, POLL = 3600.0, 0.1
 def run_alone(connection: psycopg.Connection[Any], statement: str, schema: str) -> None:
     """Create or drop an index, whatever state an earlier try left it in.
 
-    Call this while the exclusive transaction is open, but on another connection.
+    Call this while an exclusive transaction of the migration is open on another connection.
     """
     if creates := _CREATE.match(statement):
         index, table = creates["index"], creates["table"]
@@ -43,7 +43,7 @@ _DROP = re.compile(r"DROP INDEX CONCURRENTLY IF EXISTS perdure\.\w+")
 
 
 def _wait_for_builders(connection: psycopg.Connection[Any], table: str, schema: str) -> None:
-    """Wait until no build of an index of this table is running. If a client dies, the server continues its build.
+    """Wait until no index of this table is being built. The server may continue a build whose client has died.
 
     This polls, because LOCK TABLE could deadlock: while it waits for the build, it may have a snapshot, and the build
     waits for all older snapshots.

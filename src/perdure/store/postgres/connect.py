@@ -72,7 +72,7 @@ def _refuse_old(connection: psycopg.Connection[Any]) -> None:
 
 class _Connection(psycopg.Connection[Any]):
     def __del__(self, *_: object) -> None:
-        """Suppress psycopg's warning about open connections: ours may stay open until the program ends.
+        """Do not warn about an open connection, as psycopg would: ours may stay open until the program ends.
 
-        At that time libpq closes them, except in a forked child.
+        psycopg then closes the connection, except in a forked child, where it belongs to the parent.
         """

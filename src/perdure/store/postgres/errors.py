@@ -93,7 +93,7 @@ def understand(sqlstate: str, error: BaseException, *, lost: bool) -> Diagnosis:
 
 
 def _has_answered(error: psycopg.Error) -> bool:
-    """Whether the server refused a statement, but neither closed the connection nor ran out of time.
+    """Whether the server refused a statement, but not for a timeout or a cancel, and did not close the connection.
 
     ProcessInterrupts is the server's function that raises every timeout and every cancel.
     """
@@ -102,7 +102,7 @@ def _has_answered(error: psycopg.Error) -> bool:
 
 
 def _answered(diagnosis: Diagnosis) -> Diagnosis:
-    """The diagnosis for a connection that still works.
+    """Correct a diagnosis, because the connection still works.
 
     A trigger can raise any code, even the code of a lost connection.
     """

@@ -41,7 +41,7 @@ RIGHTS: Mapping[Purpose, Mapping[str, str]] = {
 
 
 def grants(purpose: Purpose, role: str, schema: str = DEFAULT_SCHEMA) -> list[str]:
-    """The GRANT statements for a role. The owner of the schema, or a superuser, runs them, any number of times."""
+    """The GRANT statements for a role. The schema's owner or a superuser runs them. Running them again is harmless."""
     to, place = f"TO {_quoted(role)};", _quoted(schema)
     tables: dict[str, list[str]] = {}
     for table, rights in sorted(RIGHTS[purpose].items()):

@@ -2,7 +2,7 @@
 
 A pooler in transaction mode accepts LISTEN, but delivers no notifications of other connections. It may deliver
 notifications that the listening connection itself sends, because it may assign the same backend again. So each new
-connection is tested: while it is idle, another connection sends a notification.
+connection is tested with a notification, which another connection sends while the new one is idle.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger("perdure.store")
 
 
 class PostgresListener(ListenerThread):
-    """Receives notifications on ``channel``. ``announce`` sends a notification from another connection."""
+    """Receives notifications on ``channel``. ``announce`` notifies a given channel from another connection."""
 
     def __init__(self, url: str, channel: str, *, announce: Callable[[str], None]) -> None:
         super().__init__("perdure-postgres-listener")

@@ -1,9 +1,11 @@
 """Operations of one round trip, which the event loop performs itself, without a thread.
 
 A thread would cost two thread switches and waits for the interpreter's lock: 0.2 ms of a single enqueue. In a busy
-worker, the database and the handlers would no longer work at the same time. All statements are sent at the start,
-including COMMIT. An event loop that blocks afterwards therefore holds no row lock, unless a query or an answer exceeds
-the socket buffers. An event loop uses at most half of the connections, and never the connection for heartbeats.
+worker, the handlers would often hold that lock while the thread needs it to read the answers.
+
+All statements are sent at the start, including COMMIT. An event loop that blocks afterwards therefore holds no row
+lock, unless a query or an answer exceeds the socket buffers. All event loops together use at most half of the
+connections, and never the connection for heartbeats.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class LoopIO:
     def start(
         self, operation: Operation[..., T], work: Callable[[Session], SocketWaits[T]]
     ) -> asyncio.Future[T] | None:
-        """Send an operation; return its future, or None if no session is idle or the loop cannot wait for sockets."""
+        """Send an operation; return its future, or None if no session is free or the loop cannot wait for sockets."""
         self.clear()
         started = self._begin(operation, work)
         if started is None:

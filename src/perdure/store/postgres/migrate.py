@@ -1,6 +1,7 @@
 """The PostgreSQL target of migrations: transactions on a separate connection, by one migrating process at a time.
 
-Locks end with their transaction, because the connection may go through a pooler, see docs/decisions/0017.
+It takes only locks that end with the transaction, because the connection may go through a pooler, see
+docs/decisions/0017.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class PostgresTarget:
             run_alone(beside, bare(statement), self.schema)
 
     def rows(self, sql: str, params: Mapping[str, Param] = {}) -> list[Row]:
-        # The schema is inserted last: its name may contain anything, even a colon or a percent sign.
+        # The schema is inserted last, so that ``_spell`` does not see its name, which may have a colon or percent sign.
         spelled = name_tables(_spell(sql), "postgres", self.schema.replace("%", "%%"))
         return self._connection.execute(spelled.encode(), params).fetchall()
 

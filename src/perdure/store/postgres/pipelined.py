@@ -91,7 +91,7 @@ class PipelinedOperation(LoopOperation[T]):
         wrote = self._writes
         super()._advance(fault)
         if self._leader is not None and not self._finished and (wrote or self._writes):
-            # While flushing we may have read the leader's answer, so let it proceed.
+            # While flushing we may have read the leader's answer, so let the leader proceed.
             self._leader._advance()
 
 

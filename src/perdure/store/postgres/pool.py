@@ -31,8 +31,8 @@ def limits(size: int) -> Mapping[Priority, int]:
 class Pool:
     """At most ``size`` sessions for ordinary operations, two sessions for urgent operations and one for heartbeats.
 
-    The last used session is lent first. A session that was last used for the same priority is preferred: its settings
-    are already in place.
+    Of the idle sessions that last served the same priority, the one used last is lent, because its settings are already
+    in place. If there is none, the session used last is lent.
 
     A session that was idle for a minute is closed when another session is given back; no thread watches the time.
     """

@@ -38,7 +38,9 @@ class Retrier:
         server: Callable[[], str] = str,
         forbidden: Callable[[psycopg.Error], PerdureError] = lambda error: diagnose(error).error,
     ) -> None:
-        """``patience_away``: a shorter limit while the database is away.
+        """``patience``: for how many seconds to try; None means for ever.
+
+        ``patience_away``: the limit while the database is away, if it is shorter.
 
         ``server``: returns the server's name for messages.
 
@@ -126,8 +128,8 @@ class Retrier:
     def _prepare_next(self, diagnosis: Diagnosis, tries: int) -> None:
         if diagnosis.cure in (Cure.RECONNECT, Cure.AFRESH):
             self._drop_connections()
-        # Warn only at the second failure: the first may be a connection that was cut while idle. A server that answers
-        # is not away: reads may succeed.
+        # Warn only at the second failure: the first may be a connection that was cut while idle. A server that refuses
+        # a statement is not away: reads may succeed.
         away = diagnosis.cure is Cure.RECONNECT and not diagnosis.answered
         if away and tries > 1 and not self._away:
             self._away = True

@@ -42,7 +42,7 @@ Private to store/postgres/.
 """
 
 BEHIND: Final = 0
-"""Yielded to wait for the end of the operation that was sent before, not for the socket."""
+"""Yielded to wait for the end of the operation that was sent before this one, not for the socket."""
 
 _NO_VALUES: Mapping[str, Param] = {}
 _ABOUT_BACKEND = Statement.parse(
@@ -53,7 +53,7 @@ _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
 
 
 class Sync(Enum):
-    """A sync message of the pipeline, which ends a transaction."""
+    """A sync message of the pipeline, which ends an implicit transaction."""
 
     AWAITED = 1
     """An operation waits for the answers up to this sync."""

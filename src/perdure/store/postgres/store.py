@@ -55,10 +55,11 @@ class PostgresStore:
     """A store on PostgreSQL 14 or newer, directly or behind a pooler.
 
     ``size``: how many connections ordinary operations may use at a time. The same number of threads serves async
-    callers, from any number of event loops. If a caller is cancelled, its operation still runs to its end.
+    callers, from any number of event loops. If a caller is cancelled, an operation that has begun runs to its end, but
+    is not tried again.
 
-    ``prepare``: whether to prepare statements on the server. With None, the store finds out for each connection whether
-    that is safe.
+    ``prepare``: whether to prepare statements on the server. None means: only on connections without a pooler.
+
     ``listen_url``: where to LISTEN, if ``url`` leads to a pooler.
     """
 
@@ -182,9 +183,9 @@ class PostgresStore:
     async def _aperform_in_thread(
         self, operation: Operation[..., T], run: Callable[[], T], failed: psycopg.Error | None
     ) -> T:
-        """Perform the operation in a thread.
+        """Perform the operation in a thread: it may wait for a connection, between two tries, or with row locks held.
 
-        The thread may wait for a connection, between two tries, or with row locks held.
+        ``failed``: the error of a first try that the event loop made.
         """
         outcome: Future[T] = Future()
         until_done = partial(
