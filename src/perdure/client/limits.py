@@ -14,7 +14,10 @@ from perdure.request.options import INTEGER, number, text, whole
 
 
 class Exceeded(NamedTuple):
-    """More running jobs than a limit allows. ``key``: the concurrency key, if the limit counts each key on its own."""
+    """A limit with more running jobs than it allows.
+
+    ``key``: the exceeded concurrency key; None if the limit does not count each key on its own.
+    """
 
     key: str | None
     running: int
@@ -28,9 +31,11 @@ class LimitStats(NamedTuple):
     ``kind``: ``"queue"``, ``"task"``, ``"named"``, or ``"key"`` if the limit of a task counts each concurrency key on
     its own. For ``"key"``, ``concurrency`` is for one key, and ``running`` and ``waiting`` are for all keys together.
 
-    ``concurrency`` is None if an operator has lifted the limit. ``declared``: the limit that the code declares;
-    ``edited``: whether an operator has set the limit. ``waiting``: due jobs, counted up to 1,000; ``more_waiting``:
-    there may be more.
+    For ``"named"``, ``declared`` is the concurrency in the code, ``edited`` says whether an operator has set the limit,
+    and ``concurrency`` is None if an operator has lifted it. For the other kinds, ``declared`` equals ``concurrency``,
+    and ``edited`` is False.
+
+    ``waiting``: the due jobs under the limit, counted up to 1,000; ``more_waiting``: whether there may be more.
     ``keys``: the keys of running jobs; ``full_keys``: the keys among them that have no free slot. ``tasks``: the tasks
     whose jobs the limit counts, and their aliases.
     """
@@ -73,7 +78,7 @@ class LimitMethods:
             raise InvalidOption(f"The limit {name} is already declared with another concurrency.")
 
     def _set_limit(self, name: str, *, concurrency: int | None, by: str | None = None) -> Plan[None]:
-        """Set a named limit for the whole cluster; None lifts the limit. Running jobs go on."""
+        """Set a named limit for all workers; None lifts the limit. Running jobs go on, even if they exceed it."""
         limit, value = text("limit", name), whole("concurrency", concurrency, 1, INTEGER)
         yield from perform(limits.set_limit, limit, value, by=optional_text("by", by))
 
@@ -87,7 +92,7 @@ class LimitMethods:
         return [_stats(use, found.named.get(use.name)) for use in found.uses]
 
     def _limits_differ(self) -> Plan[bool]:
-        """Whether the database lacks a limit that this program declares, or has another declaration of it."""
+        """Whether a limit that this program declares is stored with another declared concurrency, or not at all."""
         if not self.declared_limits:
             return False
         known = {limit.name: limit.declared for limit in (yield from perform(limits.list_limits))}

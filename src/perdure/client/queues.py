@@ -44,11 +44,10 @@ class QueueEdit(NamedTuple):
 
 
 class QueueSettings(NamedTuple):
-    """The live settings of a queue. ``throttles``: the exponent of its cool-downs, which grows with each cool-down.
+    """The live settings of a queue. ``throttles``: the exponent of its cool-downs, see ``model/cool_down.py``.
 
-    ``timeout`` is in seconds. ``declared``: the code's declarations, by setting; None if the code does not declare the
-    queue.
-    ``edits``: the settings of operators, which override the code's.
+    ``timeout`` is in seconds. ``declared``: the settings that the code declares, by name; None if the code does not
+    declare the queue. ``edits``: the settings that operators have set; they override the declared ones.
     """
 
     name: str

@@ -17,10 +17,11 @@ from perdure.store.store import Facts
 
 
 class QueueStats(NamedTuple):
-    """Statistics of a queue. ``counts``: jobs by visible state, see docs/states.md. ``lag`` is in seconds.
+    """Statistics of a queue. ``counts``: jobs by visible state, see docs/states.md.
 
-    ``held``: the number of jobs that no worker can claim, also in ``counts``. ``settings`` is None if the queue has no
-    live settings.
+    ``oldest_ready``: when the oldest ready job became due; ``lag``: the seconds since then. ``held``: the number of
+    jobs that no worker can claim until somebody acts, as in ``counts``. ``settings`` is None if the queue has no live
+    settings.
     """
 
     counts: dict[str, int]
@@ -40,7 +41,7 @@ IDLE = QueueStats({}, 0.0, None, False, None, 0, None, None)
 class DatabaseStats(NamedTuple):
     """Statistics of the database. A value is None if the database does not have it, or hides it from this user.
 
-    ``oldest_snapshot`` is an age in seconds.
+    ``oldest_snapshot``: the age, in seconds, of the oldest transaction that still has a snapshot.
     """
 
     dialect: Dialect
@@ -52,9 +53,9 @@ class DatabaseStats(NamedTuple):
 
 
 class RecentStats(NamedTuple):
-    """Jobs that ended after ``since``.
+    """The latency of jobs that ended after ``since``.
 
-    ``looked_at``: the size of the sample; ``whole``: whether the sample has all jobs that ended after ``since``.
+    ``looked_at``: how many jobs were read; ``whole``: whether they include all jobs that ended after ``since``.
     """
 
     since: datetime
@@ -67,8 +68,8 @@ class RecentStats(NamedTuple):
 class Stats(NamedTuple):
     """Statistics of an app's queues, workers and database.
 
-    ``workers``: the live workers. ``unserved``: ready jobs that no live worker can claim. ``recent`` is None if
-    ``since`` was None.
+    ``workers``: the live workers. ``unserved``: ready jobs that no live worker can claim. ``recent`` is None after
+    ``app.stats(since=None)``.
     """
 
     at: datetime

@@ -14,7 +14,7 @@ from perdure.request.times import from_us
 
 
 class TaskDefaults(NamedTuple):
-    """The options that the code declares, as last saved. ``timeout`` is in seconds."""
+    """The options that the code declares, as a program last saved them. ``timeout`` is in seconds."""
 
     queue: str
     priority: int
@@ -25,7 +25,7 @@ class TaskDefaults(NamedTuple):
 
 
 class TaskFacts(NamedTuple):
-    """A task. ``defaults`` is None if only jobs name the task. New jobs of such a task cannot be enqueued.
+    """A task. ``defaults`` is None if no program has saved the task, and only jobs name it: it takes no new jobs.
 
     ``counts``: its ready, scheduled, retrying and running jobs. ``served_by``: the live workers that can run the task.
     """

@@ -81,7 +81,10 @@ class WorkflowView(NamedTuple):
 
 
 class Views:
-    """The methods of ``app.views``. ``app.stats`` and ``app.list_tasks`` contain nothing to redact or to cut."""
+    """The methods of ``app.views``.
+
+    ``app.stats`` and ``app.list_tasks`` have no view, because they contain nothing to redact or to cut.
+    """
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -173,7 +176,7 @@ class Views:
         return (yield from perform(list_workers_now))
 
     def _task_queues(self) -> Plan[dict[str, str]]:
-        """The stored tasks with their default queues. These names are cheap to read, and used for suggestions."""
+        """The default queue of each stored task, by name. This is cheap to read, for example to suggest a name."""
         return {name: task.definition.queue for name, task in (yield from perform(list_tasks)).items()}
 
     def _migrations(self) -> Plan[dict[int, str]]:

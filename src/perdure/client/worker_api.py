@@ -1,4 +1,7 @@
-"""The app's methods that run jobs. They import the worker only when called, because an enqueue does not need it."""
+"""The app's methods that run jobs.
+
+They import the worker only when called, because a program that only enqueues does not need it.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class WorkerMethods:
     def on(self, *names: EventName) -> Callable[[L], L]:
         """Subscribe a function, synchronous or async, to events of jobs: ``@app.on("failed")``.
 
-        The worker that ran the job calls the function after the commit.
+        The worker that ran the job calls the function after the commit that recorded the event.
         """
         unknown = [name for name in names if name not in get_args(EventName)]
         if unknown or not names:
@@ -89,8 +92,8 @@ class WorkerMethods:
     ) -> AsyncIterator[Worker]:
         """Run jobs until the block ends, for example during a web application's lifespan.
 
-        ``concurrency``: the most jobs at a time on the event loop and in threads. ``processes``: in addition, the most
-        jobs at a time of tasks with ``run_in="process"``. The default is one per CPU; 0 leaves such jobs to other
+        ``concurrency``: how many jobs may run at a time on the event loop and in threads. ``processes``: how many jobs
+        of tasks with ``run_in="process"`` may run in addition. The default is one per CPU; 0 leaves such jobs to other
         workers. The worker's ``status`` is None while it runs; ``await worker.wait()`` returns how it ended. If the
         worker died, the end of the block raises WorkerDied, unless the block itself raises an error.
         ``target``: ``module:name`` of this app, for child processes. It is needed only if perdure cannot find the name.

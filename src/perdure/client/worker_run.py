@@ -26,7 +26,7 @@ from perdure.worker.unknown_queues import warn_of_unknown
 from perdure.worker.worker import Worker
 
 MOST_IDLE = 2
-"""If the event loop stops this many times in a row without running a single callback, it is given up."""
+"""If the event loop stops this many times in a row without running a callback, the worker ends without the loop."""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -74,7 +74,7 @@ def _run(loop: asyncio.AbstractEventLoop, worker: Worker, serving: asyncio.Task[
 
 
 async def _cancel_leftovers() -> None:
-    """Cancel the remaining tasks, as asyncio.run does, but wait at most a second: a handler may ignore its cancel."""
+    """Cancel the remaining tasks, as asyncio.run does, but wait at most a second, because a task may not stop."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -164,7 +164,7 @@ async def _save_tasks_until_done(app: WorkerMethods) -> None:
 
 
 def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
-    """How a new process can load this app with all its tasks; None if there is no way."""
+    """How a new process can load this app with all its tasks; None if a new process cannot find the app."""
     homes = {home for task in app.tasks.values() if (home := _importable(task.function.__module__))}
     target = target or _find_target(app, homes)
     if target is None:
@@ -175,7 +175,7 @@ def find_program(app: WorkerMethods, target: str | None = None) -> Load | None:
 
 
 def _find_target(app: WorkerMethods, homes: Collection[str]) -> str | None:
-    """``module:name`` of the app; None if no module has the app.
+    """``module:name`` of the app; None if no importable module has the app as a global name.
 
     Modules that define tasks are preferred, because other modules may import much more.
     """

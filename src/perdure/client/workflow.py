@@ -21,8 +21,8 @@ R = TypeVar("R")
 class Workflow:
     """Steps that are started together: ``app.start_workflow(flow)``.
 
-    ``result``: the step whose result becomes the workflow's result. ``idempotency_key``: the workflow is started only
-    once. ``unique_key``: at most one workflow of this name and key runs at a time.
+    ``result``: the step whose result becomes the workflow's result. ``idempotency_key``: a second start with the same
+    key returns the first workflow. ``unique_key``: at most one workflow of this name and key runs at a time.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Workflow:
         self._most = number("most_steps", most_steps, 1, MOST_STEPS * 50)
         self._steps: dict[str, Step[Any]] = {}
         self._in_order = True
-        """Whether each step was added after its parents, so that there can be no cycle."""
+        """Whether each step was added after its parents and names none of them twice. ``check`` is then not needed."""
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name} of {len(self._steps)} steps>"

@@ -114,7 +114,7 @@ class StartedWorkflow:
     def _failed(self) -> Plan[WorkflowFailed]:
         """The error of the failed workflow.
 
-        It names failed steps; its ``__cause__`` is the error of the first of them.
+        The error names the first steps that failed or were canceled. Its ``__cause__`` is the error of the first one.
         """
         spoilers = yield from perform(ops.list_spoilers, self.id, n=NAMED + 1)
         named = ", ".join(map(_failed_step, spoilers[:NAMED])) + (

@@ -55,7 +55,7 @@ class WorkflowMethods:
     def _moving(self, act: Plan[T], conn: object | None) -> Plan[T]:
         """Perform an action that may release steps.
 
-        All such actions use this method, which a testing block replaces.
+        All such actions use this method, because ``app.testing(inline=True)`` replaces it and runs the released steps.
         """
         return (yield from act)
 
@@ -135,7 +135,8 @@ class WorkflowMethods:
 
         ``run``: do this only if the workflow's run still has this number.
 
-        ``steps``: "failed" requeues only failed steps, "following" also all steps after them, "all" every step.
+        ``steps``: "failed" requeues the steps that failed or were canceled, except those canceled because of a parent.
+        "following" also requeues all steps after them, "all" every step.
         """
         if steps not in get_args(Which):
             raise InvalidOption(f"steps must be one of {', '.join(get_args(Which))}.")
@@ -166,7 +167,7 @@ class WorkflowMethods:
 
         Resolving it again in the same way returns False. Resolving it in another way raises GateConflict.
 
-        ``output``: the gate's result, as JSON values. Only a gate that succeeds has a result.
+        ``output``: the gate's result, which must consist of JSON values. Only a gate that succeeds has a result.
         """
         if resolution not in RESOLUTIONS:
             raise InvalidOption(

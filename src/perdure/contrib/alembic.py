@@ -4,7 +4,7 @@
     from perdure.contrib.alembic import include_name
     context.configure(connection=connection, target_metadata=metadata, include_name=include_name)
 
-Create the tables with ``perdure migrate``, or with ``perdure.schema.install_sql`` in a revision of yours.
+Create the tables with ``perdure migrate``, or with ``perdure.schema.install_sql`` in one of your revisions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["include_name", "Beside"]
 
 
 class Beside:
-    """An ``include_name`` for perdure's tables in a PostgreSQL schema that may also have other tables.
+    """An ``include_name`` that hides perdure's tables, even if their PostgreSQL schema has other tables too.
 
-    Alembic passes no name for the first schema of the search path: use ``Beside(None)`` for it. Usually that is
-    ``public``; for a role called perdure it is ``perdure``.
+    For the first schema of the search path, Alembic passes None instead of a name, so use ``Beside(None)`` if perdure's
+    tables are there. Usually that schema is ``public``; for a role called perdure it is ``perdure``.
     """
 
     def __init__(self, schema: str | None = DEFAULT_SCHEMA) -> None:

@@ -5,9 +5,9 @@ A test sets ``PERDURE_FAILPOINT=after_handler_before_flush:kill``: the name of a
     name:kill       SIGKILL to this process        name:raise      an unexpected error
     name:exit       os._exit(70)                   name:sleep=0.5  sleep this many seconds
 
-With ``@3`` at the end, the action happens only the third time that the place is reached; with ``@3+``, also each
-later time. Commas separate several failpoints. The variable is read when the first place is reached. If it is not
-set, a place costs one check of a flag.
+The action happens the first time that the place is reached; with ``@3`` at the end, only the third time; with ``@3+``,
+the third and each later time. Commas separate several failpoints. The variable is read when the first place is reached.
+If it is not set, a place costs one check of a flag.
 """
 
 from __future__ import annotations

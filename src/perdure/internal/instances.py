@@ -11,7 +11,7 @@ T = TypeVar("T")
 class WeakRegistry(Generic[T]):
     """A weak registry that any thread can list.
 
-    It is not a WeakSet, because that raises if a thread adds to it while another iterates.
+    A WeakSet would raise an error if one thread added to it while another thread iterated.
     """
 
     def __init__(self) -> None:

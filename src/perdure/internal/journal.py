@@ -1,12 +1,12 @@
 """The journal: an optional record of what this process did to jobs, for tests that kill the process.
 
 ``PERDURE_JOURNAL=directory`` enables it. Each process has a file with one JSON object per line. Each line is written
-at once, by one system call, so a killed process loses nothing. The variable is read when it is first needed.
+at once, by one system call, so a killed process loses no line. The variable is read when it is first needed.
 
-    enqueue     an enqueue begins (phase ``invoke``, with the requested keys) or ends (``ok`` with the returned jobs,
-                which may be existing ones with the same key; or ``unknown``)
+    enqueue     an enqueue begins (phase ``invoke``, with the requested keys) or ends: ``ok`` with the returned jobs,
+                which may be existing jobs with the same key; or ``unknown`` if the database did not answer
     started     a handler is about to run, under this token
-    children    the handler asks to enqueue jobs with its success
+    children    the handler asks to enqueue jobs, at once or with its success
     ended       the handler returned, raised or was stopped: why, and with what outcome
     accepted    the outcome was recorded
     refused     the outcome was not recorded: the lease was lost

@@ -39,7 +39,7 @@ class DaemonThreads:
             self._work.put(work)
 
     def stop(self, *, wait: bool = True) -> None:
-        """End every thread once all submitted work is done."""
+        """End every thread once all submitted work is done. ``wait``: return only after that."""
         with self._lock:
             if not self._stopped:
                 self._stopped = True

@@ -91,7 +91,7 @@ class Advice(str):
 
 
 def advise(template: str, **fields: str | None) -> Advice:
-    """Fill in the template's actions and fields. A field that is an argument of an action is quoted."""
+    """Fill in the template's actions and fields. Within an action, fields are quoted for Python or for the shell."""
     given = {name: str(value) for name, value in fields.items()}
     return Advice(*(template.format_map(_Words(given, language)) for language in _LANGUAGES))
 

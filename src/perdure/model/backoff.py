@@ -28,7 +28,7 @@ class Backoff(msgspec.Struct, frozen=True):
         if not (isinstance(self.codes, Mapping) and all(isinstance(code, str) for code in self.codes)):
             raise InvalidOption("Back-off codes must be a table of codes and seconds.")
         for name, seconds in (("base", self.base), ("cap", self.cap), *self.codes.items()):
-            # This does not use math.isfinite(): an int may be too large for a float.
+            # Not math.isfinite(), which raises an error for an int that is too large for a float.
             if not (type(seconds) in (int, float) and 0 <= seconds <= MAX_DELAY // SECOND):
                 raise InvalidOption(f"Back-off {name} must be a number of seconds from 0 to a year.")
 
@@ -41,8 +41,8 @@ class Backoff(msgspec.Struct, frozen=True):
         """The longest wait after the n-th failure."""
         if self.base <= 0 or self.cap <= 0:
             return 0
-        # The exponent is limited to where the cap is reached, because 2**10_000 must not be computed. The limit is a
-        # difference of logarithms, because cap / base could overflow.
+        # Larger exponents than the one that reaches the cap are not used, because ldexp() would overflow. That exponent
+        # is found by logarithms, because cap / base could overflow too.
         enough = max(math.ceil(math.log2(self.cap) - math.log2(self.base)), 0) + 1
         return _duration_us(min(math.ldexp(self.base, min(max(n, 1) - 1, enough)), self.cap))
 

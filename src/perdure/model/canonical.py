@@ -1,7 +1,7 @@
-"""Canonical requests of enqueues with an idempotency key: how they are written and compared.
+"""Canonical requests: the arguments and options of an enqueue with an idempotency key, as text that can be compared.
 
-A canonical request is stored for as long as its key is, and later releases read it. A new format therefore needs a new
-``VERSION``.
+A canonical request is stored with its key, and compared with every later enqueue that has the same key. Later releases
+read it too, so a new format needs a new ``VERSION``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_COMPARED = ("tenant", "meta", "idempotency_key")
-"""Options that are not compared: a key already belongs to one tenant, and ``meta`` does not change the work."""
+"""Options that are not compared: the key and its tenant identify the request; ``meta`` does not change the work."""
 _SPELLED = {"expires_in": "expires", "expires_at": "expires"}
 _OPTIONS = {name: _SPELLED.get(name, name) for name in Options.__struct_fields__ if name not in _NOT_COMPARED}
 """The options that are compared, each with its name in the stored text. The text has them in this order."""
@@ -30,7 +30,8 @@ _OPTIONS = {name: _SPELLED.get(name, name) for name in Options.__struct_fields__
 class Request(NamedTuple):
     """One enqueue as requested. None means "not set", which differs from setting the default.
 
-    ``arguments`` is the text of ``ArgumentCodec.encode_canonical``, or of ``encode_plain``.
+    ``arguments`` is the text of ``ArgumentCodec.encode_canonical``, or of ``encode_plain`` if the task's code is not
+    loaded.
     """
 
     arguments: str

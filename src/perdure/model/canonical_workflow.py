@@ -1,4 +1,4 @@
-"""Canonical requests of workflows and appends with a key: how they are written and compared.
+"""Canonical requests of workflows and appends that have a key, as text that can be compared. See ``canonical``.
 
 The order of steps and of their parents does not matter. A step without a tenant has its workflow's tenant. A field
 that an older format did not record counts as not set.

@@ -1,7 +1,7 @@
 """Arguments and results as JSON text.
 
-Handlers get the sent arguments, equal in value and in type, or ``encode`` refuses the call and names the path. A value
-that JSON might change is decoded again and compared. An aware datetime keeps its instant, but gets a fixed offset.
+Handlers get the sent arguments, equal in value and type. If JSON might change a value, ``encode`` decodes it again. If
+the result differs, the call is refused. An aware datetime may differ: it keeps its instant, but gets a fixed offset.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_DEPTH = 200
 
 _EXACT = frozenset({str, bool, NoneType, bytes, bytearray, UUID, date, timedelta, UnsetType})
 _WITH_CARE = frozenset({int, float, Decimal, datetime, time})
-# In a path, this replaces a dict's key or a set's element: these are data, which a message must not show.
+# In a path, this replaces a dict's key or a set's element, because they are data, which a message must not show.
 _SOMEWHERE = "[...]"
 _MISSING = object()
 TOO_DEEP = "is nested too deeply, or contains itself"
@@ -119,7 +119,7 @@ class ResultCodec:
             if len(encoded) > MAX_PAYLOAD:
                 return None, "result.too_large"
             if type(value) not in PLAIN:
-                # msgspec does not check the content of a msgspec.Raw: it may not be JSON.
+                # msgspec does not check the content of a msgspec.Raw, which may not be JSON.
                 msgspec.json.decode(encoded)
             return encoded.decode(), None
         except Exception:
@@ -281,7 +281,7 @@ def _same(sent: Any, arrived: Any) -> bool:
 
 
 def _parts(value: Any, like: object = None) -> Parts | None:
-    """The parts of a container, or of an object with fields. The elements of a set are in the order of ``like``."""
+    """The parts of a container or of an object with fields. The parts of a set are in the order of the set ``like``."""
     match value:
         case dict():
             return [(_SOMEWHERE, part) for pair in value.items() for part in pair]

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 Lack: TypeAlias = Literal["worker", "queue", "task", "both"]
-"""What is missing: any live worker, a worker for the queue, a worker for the task, or a worker for both."""
+"""What is missing: any live worker, one for the queue, one for the task, or a single one for both."""
 
 
 class Server(NamedTuple):
     """A live worker: the tasks and queues that it claims, and how busy it is.
 
-    If ``queues`` is None, it claims from every queue.
+    If ``queues`` is None, the worker claims from every queue.
     """
 
     tasks: frozenset[str]

@@ -15,7 +15,7 @@ from perdure.model.suspect import is_suspect
 from perdure.model.time_text import distance, stamp
 
 MOST_AHEAD = 1000
-"""Jobs ahead are counted up to this number."""
+"""Jobs that come before the job in its queue are counted up to this number."""
 MOST_NAMED = 3
 """At most this many parents, and this many jobs that have slots of a limit, are named."""
 
@@ -46,7 +46,7 @@ class Case(NamedTuple):
     """Whether the job's task is enabled; None if the database does not know the task."""
     ahead: int = 0
     full: Sequence[Holding] = ()
-    """The limits that have no free slot for a due job."""
+    """The limits that have no free slot for the job; empty if the job is not due."""
     parents: Sequence[Parent] = ()
     """The parents that a waiting step still waits for."""
     holder: str | None = None
@@ -66,10 +66,7 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """The first reason.
-
-    ``also``: further reasons that keep the job from running, and other remarks.
-    """
+    """The first reason. ``also``: further reasons that keep the job from running, and remarks."""
 
     code: str
     sentence: str
@@ -125,7 +122,7 @@ def _remarks(case: Case) -> Iterator[Reason]:
 def _reason(
     case: Case, code: str, sentence: str, *, advice: str | None = None, **others: str | None
 ) -> Reason:
-    """Make a Reason. ``others``: fields that only this reason's advice has, or that differ from the job's."""
+    """Make a Reason. ``others``: further fields for the advice, which override the job's fields."""
     job = case.job
     fields = {
         "id": job.id,

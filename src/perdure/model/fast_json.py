@@ -1,6 +1,7 @@
 """A fast path to JSON for arguments of the types in ``signature.PLAIN``.
 
-Their values certainly arrive as they were sent.
+JSON keeps plain values exactly, so they need not be decoded again and compared. Integers of more than 64 bits and
+floats that are not finite do not count as plain.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def shortcut(
 ) -> Callable[..., bytes | None]:
     """Build a function that takes these parameters, all required, and returns the arguments as JSON.
 
-    That function returns None if an argument has another type. It takes half the time of ``Signature.bind`` and
-    encoding, because Python itself binds the arguments.
+    That function returns None if a value is not plain; the caller then encodes in the usual way. It takes half the time
+    of ``Signature.bind`` and encoding, because Python itself binds the arguments.
     """
     by_position = [each.name for each in parameters if each.kind is Shape.POSITIONAL_OR_KEYWORD]
     by_name = [each.name for each in parameters if each.kind is Shape.KEYWORD_ONLY]

@@ -20,7 +20,11 @@ Mode: TypeAlias = Literal["after", "after_done"]
 Status: TypeAlias = Literal["running", "open", "succeeded", "failed", "canceled"]
 OVER: frozenset[Status] = frozenset(("succeeded", "failed", "canceled"))
 Which: TypeAlias = Literal["all", "failed", "following"]
-"""Which steps to requeue: all steps, the failed steps, or the failed steps and all steps after them."""
+"""Which steps to requeue.
+
+``failed``: the steps that failed or were canceled, except those canceled because of a parent. ``following``: also all
+steps after them.
+"""
 
 GATE = "(gate)"
 """The task name of a gate, a step that no worker runs."""
@@ -52,7 +56,7 @@ class Parent(NamedTuple):
 
 
 class InitialState(NamedTuple):
-    """The state in which a step is inserted."""
+    """The state in which a step is inserted. For the counts, see ``Waiting``."""
 
     state: State
     pending: int
@@ -71,7 +75,10 @@ class Edge(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A waiting step. ``unsatisfied``: how many of its parents ended in a state that the step does not accept."""
+    """A waiting step. ``pending``: how many of its parents have not ended.
+
+    ``unsatisfied``: how many of its parents ended in a state that the step does not accept.
+    """
 
     id: str
     key: str
@@ -139,7 +146,7 @@ class Tally(msgspec.Struct):
 
 
 def _counted(number: int, n: int) -> int:
-    """Add two numbers within the database's range: a count changed by hand must not prevent the write of an outcome."""
+    """The sum, cut to the column's range, so that a count changed by hand cannot prevent the write of an outcome."""
     return min(max(number + n, 0), MOST_COUNTED)
 
 
@@ -172,7 +179,8 @@ def check(steps: Sequence[Shape], known: Callable[[str], bool] = lambda _: False
 def foreign_references(ordered: Sequence[Shape]) -> Iterator[tuple[Shape, str, set[str]]]:
     """Yield each reference to a step that is not an ancestor within ``ordered``.
 
-    An item has the step, the key it refers to, and the existing ancestors from which the search must continue.
+    Each item has the step, the key that it refers to, and the step's nearest ancestors outside ``ordered``. The caller
+    must continue the search from these.
     """
     far = {key for step in ordered for key in step.references if key not in step.parents}
     if not far:
@@ -213,7 +221,10 @@ def ancestry(key: str, by_key: Mapping[str, Shape]) -> set[str]:
 def initial_states(
     ordered: Iterable[Shape], known: Mapping[str, State], *, canceled: bool = False
 ) -> dict[str, InitialState]:
-    """The initial states of new steps, parents first. ``known``: the states of existing steps."""
+    """The initial states of new steps, which are given parents first.
+
+    ``known``: the states of existing steps. ``canceled``: whether the workflow was canceled.
+    """
     if not known and not canceled:  # no parent has ended
         return {step.key: _first_state(len(step.after) + len(step.after_done), step.gate) for step in ordered}
     states: dict[str, State] = dict(known)
@@ -274,8 +285,8 @@ def requeued(
 ) -> set[str]:
     """The ids of the steps to run again.
 
-    ``steps``: the state of each step by id, and whether the step ended because a parent failed or was canceled. An edge
-    is a parent and a child.
+    ``steps``: by id, the state of each step, and whether the step was canceled because of a parent. An edge is a parent
+    and a child.
     """
     if which == "all":
         return {*steps}

@@ -14,7 +14,7 @@ Span: TypeAlias = int
 SECOND: Span = 1_000_000
 
 MOST_COUNTED = 2**31 - 1
-"""The limit of a row's counters. A counter that was changed by hand must not prevent the write of an outcome."""
+"""The highest value of a row's counter. Sums are cut to it, so that a counter changed by hand cannot stop a write."""
 
 UNCLAIMABLE = "unclaimable"
 """The value of ``held`` for a job whose row no claim can read. The job's ``reason`` says why."""
@@ -214,10 +214,10 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     """How many jobs of the task may run at once."""
     concurrency_scope: str | None = None
-    """The task whose limit an alias shares."""
+    """For an alias, the task whose limit it shares."""
     keyed: bool = False
     """Whether the limit counts each concurrency key on its own."""
     cancels_running: bool = False
-    """Whether newer jobs replace those that run, instead of waiting for them."""
+    """Whether a newer job that finds no free slot replaces the running jobs, instead of waiting for them."""
     limits: str | None = None
     """The names of shared limits, as a JSON list."""

@@ -9,7 +9,7 @@ from perdure.model.job import SECOND, Instant, Span, State
 
 
 class Ended(NamedTuple):
-    """The times of an ended job. The fields are in the order of the columns of ``list_newest``."""
+    """The times of an ended job. The fields are in the order of the columns of the SQL statement ``list_newest``."""
 
     id: str
     queue: str
@@ -33,7 +33,7 @@ class Latency(NamedTuple):
     """How many jobs ended, how long they waited, and how long they ran.
 
     ``waited``: the time from when a job was due until its last attempt began. ``ran``: the duration of that attempt.
-    Both are None if no job has begun. ``per_second``: how many jobs ended per second.
+    Both are None if none of the jobs ever began. ``per_second``: how many jobs ended per second.
     """
 
     succeeded: int

@@ -1,6 +1,6 @@
 """The life of a job: its transitions, and what each outcome of an attempt does to the job.
 
-Every function is pure. It takes the job as read under its lock and returns the ``Change`` to write.
+Every function is pure. ``settle`` takes a job as read under its lock and returns the ``Change`` to write.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
     report: Report | None = None
     children: tuple[NewJob, ...] = ()
     workflow: str | None = None
-    """The id of the step's workflow. A step's success is refused without it."""
+    """The id of the workflow, if the job is a step. Without it, the success of a step is refused."""
     appended: NewSteps | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The attempt failed. A ``delay`` from the handler is a lower bound."""
+    """The attempt failed. If the handler gave a ``delay``, the next attempt begins no earlier."""
 
     lease: Lease
     kind: FailureKind
@@ -113,7 +113,7 @@ class Snoozed(msgspec.Struct, frozen=True):
 
 
 class Throttled(msgspec.Struct, frozen=True):
-    """The handler hit an external limit. The attempt does not count, and the whole queue cools down."""
+    """The handler hit an external limit. The attempt does not count. ``cool_queue``: whether its queue cools down."""
 
     event: ClassVar[AttemptEvent] = "throttled"
     lease: Lease
@@ -134,7 +134,7 @@ class Continued(msgspec.Struct, frozen=True):
 
 
 class Canceled(msgspec.Struct, frozen=True):
-    """The handler gave up on purpose."""
+    """The handler asked to cancel its job."""
 
     event: ClassVar[AttemptEvent] = "canceled"
     lease: Lease
@@ -203,7 +203,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """The changes that an outcome makes to a running job's row.
 
     ``attempt_kind``: if set, the attempt is added to the table of attempts with this kind. ``keep_error``: the row
-    keeps the error of the previous attempt, because this attempt did not count.
+    keeps the error of the previous attempt. ``throttles`` and ``snoozes`` are added to the row's counts.
     """
 
     id: str
@@ -213,7 +213,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     delay: Span = 0
     queue_cools: Span | None = None
-    """How long the job's queue cools, if this outcome cooled it. It is not written to the job's row."""
+    """How long the job's queue cools down, if this outcome cooled it. This is not written to the job's row."""
     result: str | None = None
     reason: str | None = None
     error_kind: str | None = None
@@ -270,7 +270,7 @@ def is_recorded(outcome: Outcome, state: str, kind: str | None) -> bool:
 def event_of(outcome: Outcome, change: Change | None) -> AttemptEvent:
     """The event to report for an outcome.
 
-    ``change``: what it did to the job; None for a success without reports, children or steps.
+    ``change``: the change of the outcome; None for a success without reports, new jobs and new steps.
     """
     if change is not None and (change.state == "failed" or change.state == "canceled"):
         return change.state

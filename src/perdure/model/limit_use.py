@@ -14,9 +14,9 @@ MOST_WAITING = 1000
 NO_LIMIT = 2**31
 """Stands for the concurrency of a limit that was lifted, so that its jobs are counted too."""
 NO_QUEUE = ""
-"""A name that no queue has."""
+"""A name that no queue has, to ask for the limits of a task without those of a queue."""
 ANY_KEY = "any"
-"""Stands for any concurrency key, for jobs that have a key."""
+"""Stands for the concurrency key of any job that has a key."""
 KINDS = ("queue", "task", "key", "named")
 """The kinds of limits, in the order in which they are listed."""
 
@@ -61,11 +61,11 @@ class Holding(NamedTuple):
 
 
 class LimitUse(NamedTuple):
-    """The use of one limit, or of all keys of a task together.
+    """The use of one limit. If a limit counts each concurrency key on its own, this is the use of all keys together.
 
-    ``keys``: the concurrency keys with running jobs; ``full_keys``: the keys among them without a free slot.
-    ``exceeded``: the limit, or those of its keys, that have more running jobs than allowed. ``tasks``: the tasks whose
-    jobs it counts, empty for the limit of a queue, which counts all its jobs.
+    ``keys``: the keys with running jobs; ``full_keys``: the keys among them without a free slot. ``exceeded``: the
+    limit itself, or each of its keys, if it has more running jobs than allowed. ``tasks``: the tasks whose jobs the
+    limit counts; empty for the limit of a queue, which counts all jobs of the queue.
     """
 
     kind: str
@@ -150,7 +150,7 @@ def _listed(limits: Limits) -> dict[KindAndName, tuple[int | None, list[str]]]:
 
 
 def _waiting(limits: Limits, due: Iterable[DueJobs]) -> Mapping[KindAndName, tuple[int, bool]]:
-    """How many due jobs each limit counts, at most a thousand, and whether there may be more."""
+    """How many due jobs are under each limit, counted up to ``MOST_WAITING``, and whether there may be more."""
     waiting: dict[KindAndName, tuple[int, bool]] = {}
     for jobs in due:
         for limit, _ in limits.of(jobs.queue, jobs.task, ANY_KEY):

@@ -12,7 +12,10 @@ LimitId: TypeAlias = tuple[str, ...]
 
 
 class TaskLimit(NamedTuple):
-    """The limits of a task's jobs. ``scope``: the task's own name, also for its aliases."""
+    """The limits of a task's jobs. ``scope``: the task's own name, which the limits of its aliases share.
+
+    ``names``: the named limits that the task shares with other tasks.
+    """
 
     concurrency: int | None
     scope: str
@@ -22,7 +25,10 @@ class TaskLimit(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A due job of a limited task. Sorted, the first comes first."""
+    """A due job under a limit. Sorted, these jobs are in the order in which a claim takes them.
+
+    ``rank``: the position of the job's queue among the queues that the claim asks for; 0 if it asks for every queue.
+    """
 
     rank: int
     reversed_priority: int
@@ -47,12 +53,12 @@ class Group(NamedTuple):
 
     @property
     def place(self) -> Group:
-        """The group without its rank, which depends on the queues that a claim asks for."""
+        """The group without its rank, so that claims that ask for different queues can compare groups."""
         return self._replace(rank=0)
 
 
 class Limits(NamedTuple):
-    """The limits that a database has, as of ``version``. Version 0 has none."""
+    """The limits that a database has. ``version`` grows when limits change; 0 if there were never any."""
 
     version: int = 0
     tasks: Mapping[str, TaskLimit] = {}
@@ -88,7 +94,7 @@ class Room:
     """How many more jobs may run under each limit."""
 
     def __init__(self, limits: Limits, running: Iterable[tuple[str, str, str | None, int]]) -> None:
-        """``running``: queues, tasks, concurrency keys, and how many jobs of them run."""
+        """``running``: for each queue, task and concurrency key, how many jobs run."""
         self._limits = limits
         self._used: dict[LimitId, int] = {}
         for queue, task, key, count in running:
@@ -103,7 +109,7 @@ class Room:
         return any(self._used.get(limit, 0) >= concurrency for limit, concurrency in limits)
 
     def fits(self, job: Due) -> bool:
-        """Whether a job fits, if no other job is chosen."""
+        """Whether there is room for the job now."""
         return not self._is_full(job)
 
     def key_is_full(self, job: Due) -> bool:
@@ -123,9 +129,9 @@ class Room:
         ]
 
     def choose(self, due: Iterable[Due], n: int) -> tuple[list[Due], list[Due]]:
-        """The first n jobs that fit together, in order, and those before the last of them that do not fit.
+        """The first n jobs that fit together, in order, and the jobs that were passed over because a limit is full.
 
-        The chosen jobs take their room.
+        The chosen jobs take up room, so later calls have less.
         """
         chosen: list[Due] = []
         blocked: list[Due] = []
