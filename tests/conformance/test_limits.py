@@ -125,6 +125,17 @@ def test_a_job_that_the_database_refuses_does_not_take_a_slot(world: World) -> N
     assert (ids(claimed), world.row(refused).state) == ([other.id], "ready")
 
 
+def test_a_refused_job_does_not_block_its_concurrency_key(world: World) -> None:
+    work = world.task(concurrency=1, concurrency_key="{note}")
+    work.enqueue(note="ann")
+    assert len(world.claim(1)) == 1
+    world.app.enqueue_many([work.job(note="ann") for _ in range(40)])  # so that jobs are searched key by key
+    work.using(tenant=POISON).enqueue(note="bob")
+    refuse_claims(world)
+    good = work.enqueue(note="bob")
+    assert good.id in [job.id for _ in range(6) for job in world.claim(5)]
+
+
 def test_each_group_of_tasks_takes_its_own_turns(world: World) -> None:
     """As a worker does for its handlers in threads and for those in processes."""
     for name in ("a", "b"):

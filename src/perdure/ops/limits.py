@@ -107,14 +107,13 @@ class Fitting(NamedTuple):
 
     ``spare``: jobs to claim in place of jobs that other workers have claimed or locked since. ``cursors``: the last
     key that was read, by ``Group.place``, if a search by key stopped before the last key. The next search begins there.
-    ``supersede``: whether a job that does not fit may replace running jobs. ``none_due``: whether no limited job is due.
+    ``supersede``: whether a job that does not fit may replace running jobs.
     """
 
     jobs: list[Due]
     spare: list[Due]
     cursors: Mapping[Group, str]
     supersede: bool
-    none_due: bool
 
 
 @operation("read", priority="urgent")
@@ -138,7 +137,8 @@ def find_fitting(
     they count as running. ``passed_over``: jobs that the database refuses for now.
     """
     # A few more than n: among many keys, some of the first jobs usually do not fit.
-    page = request.n + request.n // 4 + spare + len(sent) + min(len(passed_over), MOST_PASSED_OVER)
+    unusable = len(sent) + min(len(passed_over), MOST_PASSED_OVER)
+    page = request.n + request.n // 4 + spare + unusable
     running, rows = yield from ask_all(*_searches(request, limits, page, ended))
     due = [_due(row) for row in rows]
     counts = [(queue, task, key, count) for queue, task, key, count in running]
@@ -147,17 +147,20 @@ def find_fitting(
     room = Room(limits, counts)
     chosen, blocked = room.choose(found, request.n)
     reached: Mapping[Group, str] = {}
-    if len(chosen) < request.n:
-        sizes = Counter(job.group for job in due)
-        # If a group has fewer jobs than a page, all of its jobs were found.
-        groups = sorted({job.group for job in blocked if room.key_is_full(job) and sizes[job.group] == page})
+    if groups := _hidden_groups(due, blocked, room, page) if len(chosen) < request.n else []:
         room = Room(limits, counts)
-        by_key, reached = yield from _find_by_key(groups, request.n, room, limits, cursors)
+        by_key, reached = yield from _find_by_key(groups, request.n, room, limits, cursors, unusable=unusable)
         found += [job for job in by_key if job.id not in sent and job.id not in passed_over]
         chosen, _ = room.choose({*found}, request.n)
     supersede = any(limits.cancels_running(job.task) for job in blocked)
     spares = _spare_jobs(found, chosen, Room(limits, counts), spare)
-    return Fitting(chosen, spares, reached, supersede, none_due=not due)
+    return Fitting(chosen, spares, reached, supersede)
+
+
+def _hidden_groups(due: Iterable[Due], blocked: Iterable[Due], room: Room, page: int) -> list[Group]:
+    """The groups in which jobs with full keys may hide later jobs: those that have at least a page of due jobs."""
+    sizes = Counter(job.group for job in due)
+    return sorted({job.group for job in blocked if room.key_is_full(job) and sizes[job.group] == page})
 
 
 def _searches(request: ClaimRequest, limits: Limits, page: int, ended: Sequence[str]) -> Sequence[Query]:
@@ -178,7 +181,13 @@ def _searches(request: ClaimRequest, limits: Limits, page: int, ended: Sequence[
 
 
 def _find_by_key(
-    groups: Sequence[Group], n: int, room: Room, limits: Limits, cursors: Mapping[Group, str]
+    groups: Sequence[Group],
+    n: int,
+    room: Room,
+    limits: Limits,
+    cursors: Mapping[Group, str],
+    *,
+    unusable: int,
 ) -> Op[tuple[list[Due], Mapping[Group, str]]]:
     """The first due jobs of keys that have room, and the last key that was read in each group.
 
@@ -190,7 +199,9 @@ def _find_by_key(
     reached: dict[Group, str] = {}
     most = -(-2 * n // max(1, len(groups)))
     while starts and len(found) < n:
-        queries = [_search_by_key(group, start, most, room, limits) for group, start in starts.items()]
+        queries = [
+            _search_by_key(group, start, most, room, limits, unusable) for group, start in starts.items()
+        ]
         answers = yield from ask_all(*queries)
         again: dict[Group, str] = {}
         for (group, start), query, rows in zip(starts.items(), queries, answers, strict=True):
@@ -205,7 +216,7 @@ def _find_by_key(
     return [*found.values()], reached
 
 
-def _search_by_key(group: Group, after: str, most: int, room: Room, limits: Limits) -> Query:
+def _search_by_key(group: Group, after: str, most: int, room: Room, limits: Limits, unusable: int) -> Query:
     full = room.full_keys(group.task)
     return Query(
         "find_by_key",
@@ -214,7 +225,7 @@ def _search_by_key(group: Group, after: str, most: int, room: Room, limits: Limi
             "priority": group.priority,
             "task": group.task,
             "full": rows_of(full),
-            "each": min(most, limits.tasks[group.task].concurrency or most),
+            "each": min(most, limits.tasks[group.task].concurrency or most) + unusable,
             "after": after,
             "n": most + len(full),  # a full key gives one row without a job
         },

@@ -34,8 +34,8 @@ MOST_CURSORS = 1_000
 """How many groups are remembered in which full keys stood in front."""
 
 SEARCH_INTERVAL = 0.1
-"""Seconds without a search for limited jobs after none was due, while unlimited jobs fill all slots. A worker with free
-slots searches at every claim."""
+"""Seconds without a search for limited jobs after a search that found none to claim, while unlimited jobs fill all
+slots. A worker with free slots searches at every claim, and so does one whose own limited job has ended."""
 
 CHECK_INTERVAL = 1.0
 """Seconds between two checks whether limits were changed, if no notification of a change arrives."""
@@ -157,6 +157,10 @@ class Claimer:
     def is_limited(self, queue: str, task: str) -> bool:
         return self._limits.limit(queue, task)
 
+    def limited_job_ended(self) -> None:
+        """Search for limited jobs with the next claim: a slot of a limit is free."""
+        self._search_at.clear()
+
     def limits_may_have_changed(self) -> None:
         """Check after the next empty claim. Until the new limits are read, claims get nothing."""
         self._check_at = 0.0
@@ -220,7 +224,7 @@ class Claimer:
             with suppress(*PERHAPS_REFUSED):
                 if (yield from self._sweeps.supersede()):
                     fitting = yield from self._find_fitting(request, limits, ended)
-        if fitting.none_due:
+        if not fitting.jobs:
             self._search_at[tuple(wanted.tasks)] = monotonic() + SEARCH_INTERVAL
         if len(self._cursors) > MOST_CURSORS:
             self._cursors.clear()

@@ -144,7 +144,10 @@ class Cycle:
     def record(self, attempt: Attempt) -> None:
         """Record this attempt's outcome with the next cycle."""
         # Its end may release other steps, or free a slot of a limit: the same cycle can claim those jobs.
-        if attempt.job.workflow_id is not None or self._is_limited(attempt):
+        limited = self._is_limited(attempt)
+        if limited:
+            self._operations.limited_job_ended()
+        if attempt.job.workflow_id is not None or limited:
             self._want_claims()
         self._ended.append(attempt)
         self._wakeup.set()

@@ -100,6 +100,10 @@ class WorkerOperations:
         """Read the limits again if the next claim finds no jobs."""
         self._claimer.limits_may_have_changed()
 
+    def limited_job_ended(self) -> None:
+        """Search for limited jobs with the next claim."""
+        self._claimer.limited_job_ended()
+
     def forget_limits(self) -> None:
         """Forget the limits, because the worker has registered anew."""
         self._claimer.forget_limits()
