@@ -55,7 +55,10 @@ class Store(Protocol):
         ...
 
     def use_worker_patience(self) -> None:
-        """From now on, keep trying for the full ``patience`` even while the database is away, as no user waits."""
+        """From now on, keep trying for the full ``patience``, even while the database is away.
+
+        Only workers call this, because no user waits for them.
+        """
         ...
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -66,7 +69,7 @@ class Store(Protocol):
 
     @property
     def takes_another_cycle(self) -> bool:
-        """Whether a second pipelined operation, such as a cycle, can be sent before the first is answered."""
+        """Whether this event loop can send a second pipelined operation (a cycle) before the first is answered."""
         ...
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -223,7 +223,7 @@ class Testing:
     def _next(self) -> Plan[Instant | None]:
         """The next time at which a job becomes due, expires or is rescued, or a gate times out; None if no job is left.
 
-        Raises Refused if jobs are left that no later time lets run.
+        Raises Refused if jobs are left that cannot run, however far the clock moves.
         """
         app = self._app
         ready = yield from self._list(state="ready")

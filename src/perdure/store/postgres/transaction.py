@@ -28,7 +28,7 @@ from perdure.store.postgres.session import STATEMENT_SECONDS, Session, SocketWai
 
 T = TypeVar("T")
 
-# In bytes. NOTIFY fails if a payload has 8000 bytes or more. A longer topic is not sent, because listeners also poll.
+# In bytes. NOTIFY fails if a payload has 8000 bytes or more. A topic above this limit is not sent: listeners also poll.
 _LONGEST_TOPIC: Final = 7000
 
 NOTIFY = """
@@ -40,8 +40,8 @@ _log = logging.getLogger("perdure.store")
 
 
 # Each writing statement was written for a certain index. Its plan is made once per connection, perhaps while the table
-# is empty, and kept. So we forbid sequential scans. We also forbid index-only scans: after a vacuum, PostgreSQL may
-# prefer one of another index, followed by a sort. JIT compilation would take longer than such a statement runs.
+# is empty, and kept. So sequential and bitmap scans are off. Index-only scans are off too: after a vacuum, PostgreSQL
+# may prefer one of another index, followed by a sort. JIT compilation would take longer than such a statement runs.
 _PLANS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
