@@ -34,8 +34,8 @@ these notations:
 
 Functions are qualified so that a statement never calls a function of another schema, see docs/decisions/0021. This
 module takes a lower-case name directly before a parenthesis for a function, so a list of columns needs a space before
-its parenthesis. For the same reason the operands of every operator must have exactly the types for which pg_catalog
-defines that operator.
+its parenthesis. A statement must not use an operator of another schema either. So the operands of every operator must
+have exactly the types for which pg_catalog defines that operator.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ EACH: Mapping[str, Mapping[str, str]] = {
     "job field": dict.fromkeys(JobRow.__struct_fields__, ""),
     "queue field": dict.fromkeys(Queue._fields, ""),
 }
-"""Lists of columns. A column has a type if a statement may need it."""
+"""Lists of columns, each column with its SQL type. The type is empty if no statement needs it."""
 
 _EACH = re.compile(r"\{each ([a-z ]+): ([^{}]+)\}")
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)

@@ -55,7 +55,10 @@ class Store(Protocol):
         ...
 
     def use_worker_patience(self) -> None:
-        """From now on, wait for the full ``patience`` even while the database is away: no user waits for a worker."""
+        """From now on, keep trying for the full ``patience``, even while the database is away.
+
+        Only workers call this, because no user waits for them.
+        """
         ...
 
     def perform(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -66,7 +69,7 @@ class Store(Protocol):
 
     @property
     def takes_another_cycle(self) -> bool:
-        """Whether this event loop can send a second pipelined operation before the first is answered."""
+        """Whether this event loop can send a second pipelined operation (a cycle) before the first is answered."""
         ...
 
     def perform_at_once(self, operation: Operation[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -100,8 +103,8 @@ class Store(Protocol):
     def listen(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
         """Like ``subscribe``, but also call ``listener`` for commits of other processes, as soon as they are noticed.
 
-        ``listener`` may be called from any thread. A topic may be announced more than once, arrive as ``ANYTHING``, or
-        be missed, so a listener must also poll. A forked child has no listeners.
+        ``listener`` may be called from any thread. A topic may arrive more than once, arrive as ``ANYTHING``, which
+        stands for every topic, or be missed. So a listener must also poll. A forked child has no listeners.
         """
         ...
 

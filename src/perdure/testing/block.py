@@ -84,7 +84,7 @@ class Testing:
         self._cleanup.close()
 
     async def __aenter__(self) -> Self:
-        # This opens no file, so it does not block.
+        # This does not open the database, so it hardly blocks.
         return self.__enter__()
 
     async def __aexit__(self, *exc: object) -> None:
@@ -190,8 +190,8 @@ class Testing:
     ) -> list[EnqueuedJob[Any]]:
         """The jobs of a task, or of all tasks, in the order they were enqueued.
 
-        ``state``: only jobs with this ``job.state``; ``ready`` includes jobs that are not due yet. Async code calls
-        this method too; it only reads the throw-away database.
+        ``state``: only jobs with this ``job.state``; ``ready`` includes jobs that are not due yet. Async code may call
+        this method too, because it only reads the throw-away database.
         """
         return [
             EnqueuedJob(job, self._arguments(job))
@@ -221,7 +221,10 @@ class Testing:
         self._store.announce(frozenset((ANYTHING,)))
 
     def _next(self) -> Plan[Instant | None]:
-        """The next time at which a job becomes due, expires or is rescued; None if no job is left."""
+        """The next time at which a job becomes due, expires or is rescued, or a gate times out; None if no job is left.
+
+        Raises Refused if jobs are left that cannot run, however far the clock moves.
+        """
         app = self._app
         ready = yield from self._list(state="ready")
         running = yield from self._list(state="running")

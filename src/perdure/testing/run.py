@@ -61,7 +61,7 @@ class Run:
 
     @property
     def claimed(self) -> dict[Lease, Claimed]:
-        """Every attempt that began, in order."""
+        """Every claim, in order."""
         return self._witness.claimed
 
     @property

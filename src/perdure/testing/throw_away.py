@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @operation("write")
 def run_inline() -> Op[None]:
-    """A marker, not a real operation. Inline mode performs it after an enqueue, and the store then runs due jobs."""
+    """A marker, not a real operation. When inline mode performs it, ``ThrowAwayStore`` runs the due jobs."""
     yield from ()
 
 

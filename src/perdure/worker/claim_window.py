@@ -13,16 +13,16 @@ CLAIMS_WITHOUT_WINDOW = 16
 """How many claims scan all queues after a claim reported jobs outside its window."""
 
 SLOW_CLAIM = 0.01
-"""A claim that takes more seconds than this has walked past many dead index entries. Vacuum cannot remove them because
-of an old snapshot."""
+"""We assume that a claim that takes more seconds than this has walked past many dead index entries. Vacuum cannot
+remove them because of an old snapshot."""
 
 FULL_STREAK = 20
-"""After this many jobs from consecutive full claims, we expect more jobs in the same queue and priority. A full claim
-gets as many jobs as it asks for."""
+"""A full claim gets as many jobs as it asks for. After this many jobs from consecutive full claims (a full streak), we
+expect more jobs in the same queue and priority."""
 
 SLACK = SECOND // 10
 """During a full streak, the window starts this long before the ``run_at`` of the last claimed job, because commits
-arrive out of order. If thousands of jobs were enqueued in this time, a claim walks past all their dead entries."""
+arrive out of order. The time is short, because a claim walks past the dead entries of all jobs in it."""
 
 SLOW_SLACK = 2 * SECOND
 """Like ``SLACK``, for slow claims outside a full streak.
@@ -31,8 +31,9 @@ Such a claim leaves jobs that precede the window to the next poll, even if it ge
 """
 
 FULL_SCAN_INTERVAL = 0.9
-"""Seconds from one full scan to the next while the window has a lower bound. This is less than the default time between
-polls, so the next poll finds a job that was enqueued long before its commit, unless full scans are slow."""
+"""While the window has a lower bound (``since``), all queues are scanned once in this many seconds. This is less than
+the default time between polls. So a job that was enqueued long before its commit is found at the next poll, unless full
+scans are slow."""
 
 FULL_SCAN_SPACING, LONGEST_SPACING = 20, 5.0
 """If a full scan takes longer than a bounded claim, the next full scan is delayed by ``FULL_SCAN_SPACING`` times the
@@ -88,7 +89,8 @@ class ClaimWindowTracker:
         bounded = window is not None and window.since is not None
         short = len(claims.jobs) < request.n
         self._streak = 0 if short else self._streak + len(claims.jobs)
-        # A claim of many jobs takes long in any case.
+        # A claim in a full streak takes long in any case, and a bounded claim avoids dead entries. Neither tells
+        # whether other claims are slow.
         if self._streak < FULL_STREAK and not bounded:
             self._slow = took > SLOW_CLAIM
         if bounded:
@@ -106,9 +108,9 @@ class ClaimWindowTracker:
         return short and bounded and not (polls and self._slow)
 
     def _moved_back(self, window: ClaimWindow | None) -> bool:
-        """Whether a concurrent cycle claimed an older job.
+        """Whether a concurrent cycle has meanwhile claimed a job that precedes this window.
 
-        In that case the window must not move past the other older jobs.
+        In that case the window must stay there, because more such jobs may follow.
         """
         if window is None or window.since is None or self._last is None:
             return False

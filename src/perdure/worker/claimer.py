@@ -1,4 +1,9 @@
-"""Claims jobs for a worker: unlimited jobs in one statement, jobs under limits in a transaction of their own."""
+"""Claims jobs for a worker.
+
+A job is limited if its queue or its task has a limit on how many jobs run at once, see model/limits.py. Unlimited jobs
+are claimed in one statement. For limited jobs, a query first chooses jobs that fit under their limits. Then the claim
+names these jobs, and counts again under a lock.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +29,16 @@ from perdure.worker.sweeps import Sweeps
 T = TypeVar("T")
 
 CLAIM_ROUNDS = 5
-"""The most rounds of one claim. It takes another round if it met expired jobs. If it still returns too few jobs, the
-next claim continues."""
+"""The most rounds of one claim. A round that met expired jobs, or jobs outside its window, is followed by another. If
+there are still too few jobs after the last round, the worker's next claim continues."""
 
 SPARE = 3
-"""How many spare jobs a limited claim names for each job that it chose, if an earlier claim got too few."""
+"""After a limited claim that got too few jobs, the next one also names spare jobs: this many for each job that the
+earlier claim asked for. Spare jobs are claimed in place of jobs that are locked or no longer due."""
 
 MOST_CURSORS = 1_000
-"""How many groups are remembered in which full keys stood in front."""
+"""How many cursors are kept. If the first jobs of a group have keys whose limit is reached, the group is searched key
+by key. Its cursor says where the next search begins."""
 
 SEARCH_INTERVAL = 0.1
 """Seconds without a search for limited jobs after a search that found none to claim, while unlimited jobs fill all
@@ -42,7 +49,9 @@ CHECK_INTERVAL = 1.0
 
 
 class Wanted(NamedTuple):
-    """What a worker wants to claim: at most n jobs of these tasks, from these queues in this order, or from all.
+    """What a worker wants to claim: at most n jobs of these tasks, from these queues in this order.
+
+    ``queues``: None means all queues.
 
     ``polls``: the worker claims again within a second, so jobs committed late can wait for the next full scan.
     """
@@ -71,25 +80,25 @@ class Batch(list[Claimed]):
 
 
 class Claimer:
-    """Claims jobs. Between limited and unlimited jobs there is no order: each kind is first every other time."""
+    """Claims jobs. Limited and unlimited jobs are claimed separately, and take turns to be claimed first."""
 
     def __init__(self, store: Store, damaged: DamagedRows, sweeps: Sweeps) -> None:
         self._damaged = damaged
         self._sweeps = sweeps
         self._remote = not store.embedded
-        """Whether each statement costs a round trip, and some time before its first row."""
+        """Whether each statement costs a round trip, so that claim windows save time."""
         self._window_trackers: dict[tuple[tuple[str, ...], frozenset[str] | None], ClaimWindowTracker] = {}
-        """The trackers by tasks and queues, so that several workers in one process have their own."""
+        """The trackers by tasks and queues. Claims of different jobs do not share a tracker."""
         self._limits = Limits()
         self._check_at = 0.0
-        """When to check, after an empty claim, whether limits were changed. By the monotonic clock."""
+        """The first time, by the monotonic clock, at which an empty claim checks whether limits were changed."""
         self._limited_first: dict[tuple[str, ...], bool] = {}
-        """Whose turn was last, by tasks: each slot group has its own turns."""
+        """Whether limited jobs were claimed first the last time, by the tasks of a slot group."""
         self._search_at: dict[tuple[str, ...], float] = {}
         """When to search for limited jobs before unlimited ones again, by tasks, on the monotonic clock."""
         self._cursors: dict[Group, str] = {}
         self._spare = 0
-        """How many spare jobs the next limited claim names, because the last ones did not get all that they chose."""
+        """How many spare jobs the next limited claim names, see ``SPARE``."""
         self._sent: set[str] = set()
         """Limited jobs of claims that are under way."""
 
@@ -103,7 +112,7 @@ class Claimer:
         return (yield from self.rest(wanted, request, batch))
 
     def first_request(self, wanted: Wanted, ended: Sequence[str] = ()) -> Plan[ClaimRequest]:
-        """The first request for what is wanted: for limited or for unlimited jobs. ``rest`` claims the other kind.
+        """The first request, which is either for limited or for unlimited jobs. ``rest`` claims the other kind.
 
         ``ended``: jobs whose outcomes are recorded together with this claim.
         """
@@ -142,7 +151,10 @@ class Claimer:
         return batch
 
     def _unlimited_part(self, wanted: Wanted) -> Wanted:
-        """Tasks and version must be of the same limits: others may be read before the claim is sent."""
+        """What is wanted, without limited tasks.
+
+        Its tasks and its version come from the same limits, because newer limits may be read before the claim is sent.
+        """
         limits = self._limits
         tasks = [task for task in wanted.tasks if task not in limits.tasks]
         return wanted._replace(tasks=tasks, limits=limits.version)
@@ -162,16 +174,22 @@ class Claimer:
         self._search_at.clear()
 
     def limits_may_have_changed(self) -> None:
-        """Check after the next empty claim. Until the new limits are read, claims get nothing."""
+        """Check the limits after the next empty claim. A claim is empty if the limits changed and were not read yet."""
         self._check_at = 0.0
 
     def forget_limits(self) -> None:
-        """Read the limits before the next claim: a restored database may give a version number a second time."""
+        """Forget the limits, so that they are read again.
+
+        After a restore of the database, the same version number may stand for other limits.
+        """
         self._limits = Limits()
         self._check_at = 0.0
 
     def _refresh(self, *, at_once: bool) -> Plan[bool]:
-        """Read the limits if they were changed. Return whether they were. ``at_once``: no poll follows soon."""
+        """Read the limits if they were changed, and return whether they were.
+
+        Checks once in ``CHECK_INTERVAL``. ``at_once``: check now in any case, because no poll follows soon.
+        """
         now = monotonic()
         if now < self._check_at and not at_once:
             return False
@@ -216,8 +234,8 @@ class Claimer:
         return Batch([*batch, *rest], more=rest.more)
 
     def _limited_request(self, wanted: Wanted, ended: Sequence[str] = ()) -> Plan[ClaimRequest]:
-        """A request for limited jobs that fit now."""
-        limits = self._limits  # others may be read before the request is sent
+        """A request for limited jobs that fit under their limits now."""
+        limits = self._limits  # newer limits may be read before the request is sent
         request = ClaimRequest(wanted.worker, wanted.tasks, wanted.n, wanted.queues, limits=limits.version)
         fitting = yield from self._find_fitting(request, limits, ended)
         if fitting.supersede:
@@ -247,7 +265,7 @@ class Claimer:
         )
 
     def sending(self, request: ClaimRequest, plan: Plan[T]) -> Plan[T]:
-        """Run a plan that sends this request. Meanwhile its limited jobs are not chosen again."""
+        """Run a plan that sends this request. Meanwhile other claims of this worker do not choose its limited jobs."""
         limited = (request.limited or ())[: request.n]
         self._sent.update(limited)
         try:
@@ -259,7 +277,8 @@ class Claimer:
         if len(jobs) == request.n:
             self._spare //= 2
             return Batch(jobs)
-        # Other workers have claimed or locked some. Claim again, with spare jobs; if that got nothing either, later.
+        # Other workers have claimed or locked some of the jobs. Claim again at once, now with spare jobs, unless this
+        # claim had spare jobs and got nothing.
         first, self._spare = self._spare == 0, SPARE * request.n
         return Batch(jobs, more=first or bool(jobs))
 
@@ -291,12 +310,13 @@ class Claimer:
         return (yield from self._damaged.claim(request))
 
     def _learn(self, wanted: Wanted, request: ClaimRequest, claims: Claims, asked_at: float) -> Plan[bool]:
-        """Derive the next claim's window from this claim. Return whether to claim again before the window."""
+        """Derive the next claim's window from this claim. Return whether to claim again, for jobs before the window."""
         tracker = self._window_tracker(request.tasks, request.queues)
         again = tracker.learn(request, claims, took=monotonic() - asked_at, polls=wanted.polls)
         if claims.expired:
             self._sweeps.expired += claims.expired
-            # Cancel a page, as there are probably more. If this fails, the sweeper does it: keep the claimed jobs.
+            # Cancel a page of expired jobs, because there are probably more. If this fails, keep the claimed jobs: the
+            # sweeper also cancels expired jobs.
             with suppress(*PERHAPS_REFUSED):
                 yield from self._sweeps.expire_page()
         return again
@@ -309,7 +329,10 @@ class Claimer:
         return ClaimRequest(worker, asked, n, queues, window, limits)
 
     def _window_tracker(self, tasks: Sequence[str], queues: Sequence[str] | None) -> ClaimWindowTracker:
-        """The tracker of one slot group of one worker. A full scan for one group must not delay that of another."""
+        """The tracker for these tasks and queues.
+
+        Each slot group has its own tracker, because a full scan for one group must not delay that for another.
+        """
         key = (tuple(tasks), None if queues is None else frozenset(queues))
         if key not in self._window_trackers:
             self._window_trackers[key] = ClaimWindowTracker(enabled=self._remote)

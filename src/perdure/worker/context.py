@@ -81,7 +81,7 @@ class JobContext(Context):
         self.on_report = on_report
         """Called from any thread when there is a new report."""
         self.success: Succeeded | None = None
-        """The success that the handler wrote in its own transaction, which may or may not be committed."""
+        """The success that the handler wrote in its own transaction. The transaction may or may not be committed."""
         self.block: TransactionBlock | None = None
         """The ``ctx.transaction()`` that is open, if any."""
         self.config_text: str | None = None
@@ -253,8 +253,8 @@ class JobContext(Context):
 
     def _save(self, checkpoint: object) -> Plan[None]:
         """Save a checkpoint, which is durable when this returns. While the database is away, this waits."""
-        # Write earlier reports with the checkpoint. Written later, a stage would appear after the checkpoint that ends
-        # it.
+        # Write earlier reports together with the checkpoint. Otherwise a stage that ended with the checkpoint would be
+        # written after it.
         report = Report(checkpoint=encode_checkpoint(checkpoint))
         before = self.take()
         if before is not None:
@@ -284,8 +284,8 @@ class JobContext(Context):
                 enqueued = yield from perform(enqueue_under, self.row.lease, new)
                 return [outcome.id for outcome in enqueued]
             later = new
-        # This comes after all middleware has ended. If a middleware raises at its end, the jobs are not enqueued, even
-        # if the handler continues.
+        # Add the jobs only when all middleware has ended. If a middleware raises at its end, the jobs are not enqueued,
+        # even if the handler continues.
         self._note_children(later, at_once=False)
         self._children += later
         return [job.id for job in later]
@@ -305,7 +305,7 @@ class JobContext(Context):
         return self.success is not None
 
     def _succeed(self, result: object = None, *, conn: object) -> Plan[None]:
-        """Record success with the last statements of the caller's own transaction, which the caller commits."""
+        """Record success in the caller's own transaction, just before the caller commits it."""
         if self.success is not None:
             raise InvalidOption("This job has succeeded already: ctx.succeed() is called once.")
         encoded, reason = self._handler.results.encode(result)

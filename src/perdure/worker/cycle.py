@@ -28,15 +28,15 @@ from perdure.worker.slot_group import SlotGroup
 from perdure.worker.slots import Slots
 
 MOST_CYCLES = 2
-"""How many cycles may be under way at the same time on PostgreSQL. On SQLite, which runs in this process, it is one."""
+"""How many cycles may be under way at the same time on PostgreSQL. On SQLite only one may be."""
 
 SOON = 1.0
-"""If polls are at most this many seconds apart, a claim may miss jobs that were committed late: the next poll finds
-them."""
+"""If polls are at most this many seconds apart, a claim may miss jobs that were committed late, because the next poll
+finds them."""
 
 RETRY_RECORD, RETRY_EACH = 1.0, 0.01
-"""Seconds between two tries to record kept outcomes: at least ``RETRY_RECORD``, and at least ``RETRY_EACH`` for each
-outcome, because each refused row costs transactions of its own."""
+"""Seconds between two tries to record outcomes that the database did not take: at least ``RETRY_RECORD``, and at least
+``RETRY_EACH`` for each outcome, because each refused row costs transactions of its own."""
 
 
 class ClaimsAndOutcomes(Protocol):
@@ -60,7 +60,7 @@ class ClaimsAndOutcomes(Protocol):
 class ReservedSlots(NamedTuple):
     """Free slots that are reserved for the jobs of a cycle under way.
 
-    ``here``: on the event loop and in threads. Slots that the cycle's own outcomes free are not counted.
+    ``here``: slots on the event loop and in threads. Slots that the cycle's own outcomes free are not counted.
     """
 
     here: int
@@ -104,7 +104,7 @@ class Cycle:
 
     @property
     def started_through(self) -> int:
-        """The number of a cycle. Its jobs, and those of all earlier cycles, have been started."""
+        """The number of the last cycle before the oldest that is under way. All jobs up to that cycle were started."""
         return min(self._under_way, default=self.begun + 1) - 1
 
     @property
@@ -112,7 +112,7 @@ class Cycle:
         return bool(self._under_way)
 
     def only_retries(self, left: Iterable[Attempt]) -> bool:
-        """Whether nothing is left to do but to retry kept outcomes. ``left``: the attempts of the worker."""
+        """Whether nothing is left to do but to retry kept outcomes. ``left``: the worker's attempts."""
         recorded = not (self._ended or self.is_under_way)
         return bool(self._kept) and recorded and all(attempt.ended for attempt in left)
 
@@ -132,9 +132,9 @@ class Cycle:
         self._wakeup.set()
 
     def look_again(self) -> None:
-        """Claim again for the groups that are not drained.
+        """Claim again for the slot groups that are not drained.
 
-        A drained group does not claim again just because the other group has no free slots.
+        A group without free slots may stay undrained for long. Meanwhile a drained group must not claim repeatedly.
         """
         for group in (self._here, self._in_processes):
             if not group.drained:
@@ -143,7 +143,7 @@ class Cycle:
 
     def record(self, attempt: Attempt) -> None:
         """Record this attempt's outcome with the next cycle."""
-        # Its end may release other steps, or free a slot of a limit: the same cycle can claim those jobs.
+        # The outcome may release other steps, or make room under a limit. The same cycle can claim those jobs.
         limited = self._is_limited(attempt)
         if limited:
             self._operations.limited_job_ended()
@@ -162,7 +162,7 @@ class Cycle:
         finally:
             self.dead = True
             self.claiming = False
-            # The retries are cancelled too: the worker records kept outcomes when it ends.
+            # The retries are cancelled too, because the worker records kept outcomes when it ends.
             tasks = cycles if self._retrying is None else [*cycles, self._retrying]
             for task in tasks:
                 task.cancel()
@@ -194,7 +194,8 @@ class Cycle:
     def _there_is_work(self) -> bool:
         if not self.is_under_way:
             return bool(self._ended) or any(self._claim_sizes)
-        # A cycle has the overhead of twenty jobs, so only a full one is worth sending while another is under way.
+        # The overhead of a cycle equals the cost of twenty jobs. So only a full cycle is worth sending while another is
+        # under way.
         return len(self._ended) >= self._most and self._operations.store.takes_another_cycle
 
     def _want_claims(self) -> None:
@@ -203,7 +204,7 @@ class Cycle:
 
     @property
     def _claim_sizes(self) -> tuple[int, int]:
-        """How many jobs the next cycle claims for each group: one for each slot that is free or that it frees."""
+        """How many jobs the next cycle claims for each group, for slots that are free or that its outcomes free."""
         if not self.claiming:
             return 0, 0
         here, in_processes = _freed_by(self._ended)
@@ -285,7 +286,7 @@ class Cycle:
     async def _claim_for_processes(self, cycle: int, identity: str, n: int) -> list[Claimed]:
         """Claim jobs that run in processes.
 
-        This claim is separate, because processes have slots of their own and other jobs must not wait for those.
+        This claim is separate, because processes have slots of their own. Other jobs must not wait for these slots.
         """
         group = self._in_processes
         group.claim_sent()
@@ -301,9 +302,10 @@ class Cycle:
         return jobs
 
     async def _write_logs(self, ended: Iterable[Attempt]) -> Collection[Attempt]:
-        """Write log lines: an outcome carries the last report of its handler, but not its log lines.
+        """Write the log lines of attempts that ended. Their outcomes carry the last reports, but no log lines.
 
-        Return the attempts whose lines it does not take, perhaps because of one row: their outcomes must wait.
+        Return the attempts whose outcomes must wait, because the database refused their lines. A single row may be the
+        cause.
         """
         reports = [(attempt, report) for attempt in ended if (report := attempt.context.take_logs())]
         if not reports:
@@ -335,14 +337,14 @@ class Cycle:
                 self._keep(attempt, outcome)
 
     def _keep(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Keep an outcome that the database does not take yet: its row is locked, or it or its lines are refused."""
+        """Keep an outcome whose row is locked, or that the database refuses, or whose log lines it refuses."""
         self._kept[attempt] = outcome
         self._slots.free_early(attempt)
         if self._retrying is None or self._retrying.done():
             self._retrying = asyncio.create_task(self._retry_kept())
 
     async def _retry_kept(self) -> None:
-        """Retry all kept outcomes together until none is left. Cycles continue meanwhile."""
+        """Try again and again to record all kept outcomes together, until none is left. Cycles continue meanwhile."""
         while self._kept:
             await asyncio.sleep(max(RETRY_RECORD, RETRY_EACH * len(self._kept)))
             kept = [*self._kept.items()]

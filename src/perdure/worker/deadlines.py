@@ -9,7 +9,7 @@ from time import monotonic
 from perdure.worker.attempt import Attempt
 
 HORIZON = 2.0
-"""A timer is set this many seconds before a deadline. Most jobs end long before that and need no timer."""
+"""A timer is set at most this many seconds before a deadline. Most jobs end before that and need no timer."""
 
 
 class Deadlines:

@@ -108,7 +108,7 @@ class Executor:
 
     @property
     def idle(self) -> bool:
-        """Whether every outcome is recorded. If the cycle has ended with an error, whether every handler has ended."""
+        """Whether nothing runs and every outcome is recorded. If the cycle is dead: whether every handler has ended."""
         if self.cycle.dead:
             return all(attempt.ended for attempt in self.attempts.values())
         return not (self.attempts or self.background or self.cycle.busy)
@@ -207,9 +207,9 @@ class Executor:
             self.reporter.lost(attempt)
 
     def compare(self, before: Sequence[Lease], believed: set[Lease], beat: Beat) -> None:
-        """Compare the running attempts with the database's view.
+        """Compare the running attempts with the database's view, as a heartbeat has read it.
 
-        ``before``: the leases that ran just before the query.
+        ``before``: the leases that ran just before the query. ``believed``: the leases that the database believes run.
         """
         for lease in before:
             attempt = self.attempts.get(lease)
@@ -228,7 +228,8 @@ class Executor:
     def interrupt(self, reason: Literal["interrupt", "loop_stopped"]) -> None:
         """Stop all attempts, because the worker was cancelled.
 
-        A handler that has just ended by a cancellation was cancelled together with the worker.
+        A handler that has just ended with a cancellation was cancelled together with the worker. So it counts as
+        stopped, not as failed.
         """
         for attempt in self.attempts.values():
             outcome = attempt.outcome
@@ -300,7 +301,7 @@ def _returned_after_success(attempt: Attempt, outcome: Succeeded) -> Failed:
 def _uncommitted(attempt: Attempt) -> Failed:
     """The outcome of a handler that called ctx.succeed().
 
-    The database refuses this outcome if that transaction was committed.
+    If that transaction was committed, the database refuses this outcome, and the success counts.
     """
     message = "ctx.succeed() was called, but its transaction was not committed."
     return Failed(attempt.lease, "error", NOT_COMMITTED, message)

@@ -3,7 +3,8 @@
     the first round trip is final    no BEGIN: the pipeline is an implicit transaction, so one round trip is enough
     the last of several is final     BEGIN is sent with the first, COMMIT with the last
     none is final                    BEGIN is sent with the first, COMMIT in a round trip of its own
-    the operation only reads         each round trip is a transaction, because READ COMMITTED promises no more
+    the operation only reads         each round trip is its own transaction: READ COMMITTED would give several round
+                                     trips no common snapshot either
 
 Topics are announced after the commit, in the same flush but in a separate transaction. A NOTIFY inside the writing
 transaction would hold a lock of the whole server until the commit is on disk.
@@ -27,7 +28,7 @@ from perdure.store.postgres.session import STATEMENT_SECONDS, Session, SocketWai
 
 T = TypeVar("T")
 
-# In bytes. NOTIFY fails if a payload has 8000 bytes or more. A topic above our limit is not sent: its listeners poll.
+# In bytes. NOTIFY fails if a payload has 8000 bytes or more. A topic above this limit is not sent: listeners also poll.
 _LONGEST_TOPIC: Final = 7000
 
 NOTIFY = """
@@ -39,8 +40,8 @@ _log = logging.getLogger("perdure.store")
 
 
 # Each writing statement was written for a certain index. Its plan is made once per connection, perhaps while the table
-# is empty, and kept. So the plan must never be a sequential scan. It must not be an index-only scan of another index
-# with a sort either, which looks cheap after a vacuum. JIT compilation would take longer than such a statement runs.
+# is empty, and kept. So sequential and bitmap scans are off. Index-only scans are off too: after a vacuum, PostgreSQL
+# may prefer one of another index, followed by a sort. JIT compilation would take longer than such a statement runs.
 _PLANS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
@@ -88,7 +89,7 @@ def notice(channel: str, topics: Iterable[str]) -> dict[str, str] | None:
 
 
 class TooLong(Exception):
-    """An operation with ``at_once`` needs more than one round trip."""
+    """An operation needs more than one round trip, although its transaction is ``at_once``."""
 
 
 class Transaction:
@@ -149,7 +150,8 @@ class Transaction:
 
     def _begin(self, *, complete: bool) -> None:
         self._begun = True
-        # An implicit transaction has the default isolation level of the role or the database.
+        # An implicit transaction has the default isolation level of the role or the database, which may not be READ
+        # COMMITTED.
         self._explicit = not (complete and self._session.reads_committed)
         if self._explicit:
             self._session.send(_BEGIN, rows=False)
@@ -173,7 +175,7 @@ class Transaction:
             self._session.send(_COMMIT, rows=False)
         self._session.sync()
         self._begun = self._explicit  # an implicit transaction ends at the sync, even if it fails
-        self._queue_notice(Sync.OWED)  # not waiting for NOTIFY saves a fifth of a single enqueue
+        self._queue_notice(Sync.OWED)  # not waiting for NOTIFY saves a fifth of the time of a single enqueue
         answers = yield from self._session.answer()
         self._begun = False
         if self._session.prepares:

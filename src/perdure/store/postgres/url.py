@@ -1,7 +1,7 @@
 """PostgreSQL URLs: parse them, show them without secrets, refuse options that can never work.
 
-Errors show the name of an option, never its value: a typing error in a URL easily turns a piece of the password into a
-host, a port, a database or an option.
+Errors show the name of an option, never its value, because a typing error in a URL easily turns a piece of the password
+into a host, a port, a database or an option.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def parse_url(url: str) -> dict[str, Any]:
 def _parsed(url: str) -> dict[str, Any] | None:
     """The options; None if libpq cannot read the URL.
 
-    The caller raises our error: raised here, it would have libpq's error as its context, which quotes the URL.
+    The caller raises our error. If it were raised here, its context would be libpq's error, which quotes the URL.
     """
     try:
         return conninfo_to_dict(url)
@@ -110,7 +110,7 @@ def _is_refused(settings: Mapping[str, Any]) -> bool:
 def _query(url: str) -> str:
     """The query part of a URL. Refuse a URL that libpq would misread.
 
-    libpq ends a password at the first @, and expects no password after a slash.
+    libpq ends a password at the first @. If there is a slash before that @, libpq reads no password.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("postgresql", "postgres"):
@@ -140,7 +140,7 @@ def _unreadable(query: str) -> str:
 def _refuse_places(asked: Mapping[str, Any]) -> None:
     hosts, ports = _hosts(asked), _ports(asked)
     addresses = _list(asked, "hostaddr") or _list(os.environ, "PGHOSTADDR")
-    # The name of an abstract socket begins with @.
+    # An @ at the beginning is allowed, because the name of an abstract socket begins with it.
     if any(host.find("@") > 0 for host in (*hosts, *addresses)):
         raise InvalidConfig(_ENCODE_AT)
     if any(port and not (_INTEGER.fullmatch(port) and 0 < int(port) < 2**16) for port in ports):

@@ -1,4 +1,4 @@
-"""Migration files: numbered SQL files that create and change the tables. Each migration has a file for each database.
+"""Migration files: numbered SQL files that create and change the tables, one series of files for each dialect.
 
 A file runs in one transaction. A file that begins with ``-- online`` runs statement by statement, each in its own
 transaction, so that workers can go on meanwhile. After an interruption, the migration continues where it stopped.
@@ -34,7 +34,7 @@ class Migration(NamedTuple):
 
     @property
     def statements(self) -> list[str]:
-        """The statements with their comments. Joined, they are the whole text."""
+        """The statements with their comments. Joined without separators, they are the text of the file."""
         return split(self.text)
 
     def checksum_after(self, done: int) -> str:

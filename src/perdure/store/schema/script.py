@@ -13,7 +13,7 @@ from perdure.store.statements import DEFAULT_SCHEMA, Dialect, name_tables
 def install(
     migrations: Sequence[Migration], dialect: Dialect, schema: str = DEFAULT_SCHEMA, *, anew: bool
 ) -> list[str]:
-    """The statements that apply migrations in one transaction, in a way that ``check`` accepts.
+    """The statements that apply migrations in one transaction, and record them in the history.
 
     ``anew``: also create the schema and the history. Indexes are not created CONCURRENTLY, because that is impossible
     in a transaction.
@@ -26,7 +26,7 @@ def install(
 
 
 def script(work: Sequence[Work], dialect: Dialect, schema: str = DEFAULT_SCHEMA) -> str:
-    """The SQL that ``apply`` would run. Each migration is a transaction, unless it is online."""
+    """The SQL that ``apply`` of migrate.py would run. Each migration is a transaction, unless it is online."""
     parts = _beginning(dialect, schema) if [one for one in work if one.migration.version == 1] else []
     for migration, done in work:
         statements = [*migration.statements[done:], _record(migration)]

@@ -37,7 +37,7 @@ class Checkpoints:
         self._next_look = 0.0
 
     def after_commit(self, writing: sqlite3.Connection) -> None:
-        """Checkpoint if the WAL is long and nobody writes. After a failure, try again after a later commit."""
+        """Checkpoint if the WAL is long and nobody writes. ``writing``: the connection to hold the write lock with."""
         if (now := time.monotonic()) < self._next_look:
             return
         self._next_look = now + _INTERVAL
@@ -53,8 +53,8 @@ class Checkpoints:
                 _log.warning("A checkpoint of the WAL failed: %s", translate(error))
             except PerdureError as error:
                 _log.warning("A checkpoint of the WAL failed: %s", error)
-            # Readers may prevent a complete checkpoint, or a restart of the WAL. A try at every commit would sync the
-            # database file at every commit, so try again when the WAL has grown.
+            # Readers may have prevented a complete checkpoint, or a restart of the WAL. Try again only when the WAL has
+            # grown further: a try after every commit would sync the database file every time.
             self._limit = size + LONGEST_WAL
 
     def close(self) -> None:

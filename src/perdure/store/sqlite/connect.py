@@ -27,19 +27,19 @@ LEFT_BEHIND = (
     "The -wal and -shm files beside the SQLite file belong to an earlier file at this path, and would destroy "
     "this one: stop all programs that use it, then remove both."
 )
-# In bytes. A WAL that starts again at the beginning of its file keeps this much of the file: if every commit waits for
-# the disk, overwriting is twice as fast as appending.
+# In bytes. A longer WAL is checkpointed, see checkpoint.py. When it then starts again, its file is truncated to this
+# length, not to zero: if every commit waits for the disk, overwriting is twice as fast as appending.
 LONGEST_WAL = 4 * 1024 * 1024
 
 # The longest value, in bytes, that a claimed row may have: eight times the largest value that perdure stores. SQLite
 # checks the length, which is in the row's header, before it reads the value.
 LARGEST_CLAIMED = 8 * 1024 * 1024
-# Claims never replace invalid characters, because the jobs that they return are run.
+# In the rows of these statements ``executor`` never replaces invalid bytes, because the claimed jobs are run.
 _CLAIMS = frozenset(("claim_jobs", "claim_chosen"))
 
 # The first version with STRICT tables.
 _OLDEST = (3, 37)
-# The number is larger than the number of perdure's statements, so that no statement is prepared twice.
+# This is more than the number of perdure's statements, so that no statement is prepared twice.
 _CACHED_STATEMENTS = 512
 
 
@@ -94,7 +94,7 @@ class Database:
         )
 
     def note_file(self) -> None:
-        """Remember which file at the path is open. If another file is at the path by now, keep the old record."""
+        """Remember the identity of the open file. If another file is at the path by now, keep the old record."""
         if not self.has_moved:
             self._files = files_at(self.path)
         self.lost = False
@@ -144,7 +144,7 @@ class Database:
     def _ready(self, *, read_only: bool) -> sqlite3.Connection:
         connection = self._connect()
         try:
-            # Check again, because another file may have come to the path meanwhile. SQLite has opened the file, but
+            # Check again, because another file may have come to the path meanwhile. It is not too late, because SQLite
             # opens the WAL only at the first read.
             self._refuse_another_file()
             self._set_up(connection, read_only=read_only)
@@ -161,10 +161,11 @@ class Database:
     def close(self, connection: sqlite3.Connection) -> None:
         """Close a connection.
 
-        When the last connection is closed, SQLite deletes the WAL by name, unless the file was moved.
+        When the last connection is closed, SQLite deletes the file that has the name of the WAL, unless the database
+        file was moved.
 
-        If the file was moved, we keep the last connection until another file is open, so that no new file can get the
-        inode number of an old file.
+        If the database file was moved, we keep the last connection open until another file is open, so that no new file
+        gets the inode number of a file that we remember.
         """
         self.connections.discard(connection)
         if self.connections or not self.has_moved or connection.in_transaction:
@@ -176,12 +177,12 @@ class Database:
             self._files = None
 
     def forget(self) -> None:
-        """Forget the files: this process does not open the database again."""
+        """Forget the files, because this store does not open the database again."""
         self._files = None
         self._release()
 
     def keep_for_ever(self) -> None:
-        """Never close the connections of a parent process, see fork.py."""
+        """In a forked child: never close the connections of the parent process, see fork.py."""
         keep_for_ever([*self.connections, *([self._witness] if self._witness else ())])
 
     @property
@@ -194,13 +195,13 @@ class Database:
             witness.close()
 
     def _refuse_another_file(self) -> None:
-        """Refuse to open a second file at the same path: this process would confuse the two files."""
+        """Raise an error if an earlier file at this path is still open, or if its -wal or -shm is still there."""
         if self.has_moved:
             if self.connections:
                 self.noticed = True
                 self.refuse_left_behind()
                 raise StoreAway(GONE)
-            # No heartbeat has noticed the loss yet.
+            # Usually a heartbeat notes the loss, see process_state.py. None has noticed it yet.
             self.note_loss()
         self.refuse_left_behind()
 

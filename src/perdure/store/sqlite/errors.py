@@ -48,7 +48,8 @@ _MEANINGS: tuple[tuple[str, Callable[[], PerdureError]], ...] = (
     ("SQLITE_PERM", lambda: StoreAway("The SQLite file cannot be opened.")),
     ("SQLITE_NOTADB", lambda: UnsupportedDatabase("The file is not an SQLite database.")),
     ("SQLITE_CORRUPT", lambda: UnsupportedDatabase("The SQLite database is damaged.")),
-    # perdure has no such trigger. The RAISE(ABORT) of somebody's trigger does not mean that the row is wrong.
+    # A user's trigger called RAISE(ABORT). This does not mean that the row is wrong. Triggers of a move, see ``MOVED``,
+    # are recognized before.
     ("SQLITE_CONSTRAINT_TRIGGER", lambda: InternalError("A trigger refused a row.", code="store.refused")),
     ("SQLITE_CONSTRAINT", lambda: InternalError("The schema refused a row.", code="store.constraint")),
     ("SQLITE_TOOBIG", lambda: InternalError("A value in the row is too large.", code="store.too_large")),
@@ -57,7 +58,7 @@ _MEANINGS: tuple[tuple[str, Callable[[], PerdureError]], ...] = (
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another connection holds the lock: the same statement may succeed soon."""
+    """Whether another connection holds the lock, so that the same statement may succeed soon."""
     return _name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"))
 
 
@@ -91,7 +92,7 @@ def _meaning(error: sqlite3.Error) -> PerdureError:
 
 
 def patiently(action: Callable[[], T], *, until: float, rest: Callable[[float], object] = time.sleep) -> T:
-    """Repeat ``action`` while another connection holds the lock.
+    """Repeat ``action`` while another connection holds the lock, at most until the time ``until``.
 
     The pauses are random; otherwise two processes would try at the same times and block each other.
     """

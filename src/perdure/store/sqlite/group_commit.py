@@ -24,7 +24,7 @@ from perdure.store.sqlite.self_deadlock import LOOK_AFTER, look_for_own_transact
 
 T = TypeVar("T")
 
-# How often to run a call that violates a constraint: a concurrent writer may have written the row first.
+# How many times to run a call that violates a constraint, in case a concurrent writer has written the row first.
 _RUNS = 5
 
 
@@ -47,7 +47,7 @@ class GroupCommit:
         self._prepared = False
         self._checkpoints = Checkpoints(database)
         self._closing = threading.Event()
-        # A thread holds this lock while it may be inside SQLite, never while it only waits for another process.
+        # A thread holds this lock while it may call SQLite, but not while it pauses because of another process's lock.
         self._lock = threading.Lock()
 
     def prepare(self, *, until: float) -> None:
@@ -74,9 +74,10 @@ class GroupCommit:
         self._look(lambda target: migrate.check(target, self._migrations), until=until)
 
     def write(self, group: list[PendingCall[Any]], followers: Iterable[PendingCall[Any]]) -> None:
-        """Write the one call in ``group`` and the followers in one transaction; append the followers to ``group``.
+        """Write the one call in ``group`` and the queued calls in ``followers`` in one transaction.
 
-        When this returns, every call that was run has its outcome. No call has its outcome before the commit.
+        Appends to ``group`` each follower that it runs. When this returns, every call in ``group`` is ``done``, with a
+        value or an error. No call is ``done`` before its commit.
         """
         with self._lock:
             try:
@@ -92,12 +93,12 @@ class GroupCommit:
                 self._checkpoints.after_commit(self._connection)
 
     def seen(self) -> object | None:
-        """A value that changes when other connections have committed; None while our connection is in use."""
+        """A value that changes when other connections have committed; None if it cannot be read now."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
             if self._connection is None:
-                # Without a connection nothing can be compared: report a change, unless the file is gone.
+                # Without a connection nothing can be compared, so report a change, unless the file is gone.
                 return None if self._database.lost else object()
             # Fetch all rows, because an unfinished statement would keep its read transaction.
             return self._connection, self._connection.execute("PRAGMA data_version").fetchall()
@@ -107,7 +108,7 @@ class GroupCommit:
             self._lock.release()
 
     def look(self) -> None:
-        """Raise Refused if a write of this thread or task waits for a transaction that its own caller has open."""
+        """Raise Refused if the write for which this thread or task waits needs a lock that its own caller holds."""
         look_for_own_transaction(self._database.path, self._database.all_connections)
 
     def stop_waiting(self) -> None:
@@ -166,7 +167,7 @@ class GroupCommit:
             call.done = True
 
     def _run_apart(self, connection: sqlite3.Connection, call: PendingCall[Any]) -> None:
-        """Run a call in a savepoint. A refusal undoes only this call; an SQLite error fails the whole group."""
+        """Run a call in a savepoint. If the operation refuses, undo only this call. An SQLite error fails the group."""
         connection.execute("SAVEPOINT call")
         try:
             call.run(self._execute(connection))
@@ -180,7 +181,8 @@ class GroupCommit:
     def _recover(self, group: list[PendingCall[Any]], error: Exception) -> None:
         """After a group has failed, run each call again in its own transaction, so that each gets its own error.
 
-        Refused calls also run again: the reason may be a write of another call, which was rolled back.
+        Calls that were refused also run again, because the reason may be another call's write, now rolled back. A call
+        that was alone runs again only if it violated a constraint or read text that is not UTF-8.
         """
         self._roll_back()
         if len(group) == 1 and not (isinstance(error, sqlite3.IntegrityError) or is_undecodable(error)):
@@ -222,8 +224,8 @@ class GroupCommit:
         try:
             if not create:
                 refuse_without_tables(connection, self._migrations)
-            # Note each version at once: if another process's lock stops us later, the caller still learns what was
-            # applied.
+            # Note each version at once. If another process's lock then ends this try, the next try does not apply the
+            # version again, but the caller must still learn of it.
             for version in migrate.apply(SqliteTarget(connection), self._migrations, to=to):
                 applied.append(version)
         except BaseException:

@@ -1,6 +1,7 @@
 """Watch a file for writes on Linux, without opening it.
 
-A database file must not be opened: if this process closes it, the system drops the locks that SQLite holds on it.
+SQLite's files must not be opened here: when a process closes any descriptor of a file, the system drops all locks that
+the process holds on that file, including SQLite's.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class LivenessLocks:
         return [worker for worker in workers if (path := self._file_of(worker)) and _is_abandoned(path)]
 
     def _file_of(self, worker: str) -> str | None:
-        """The path of a worker's file; None without file locks, or if the worker's name is not safe in a path."""
+        """The path of a worker's file; None if there are no file locks, or if the name is not safe in a path."""
         if not _CAN_LOCK or not _PLAIN_NAME.fullmatch(worker):
             return None
         return f"{self._path}-worker-{worker}"
@@ -65,7 +65,7 @@ class LivenessLocks:
 
 _CONSEQUENCE: Final = "a dead worker is noticed only when its lease expires"
 
-# Open file descriptors. A forked child closes its copies: a lock ends only when all copies are closed.
+# Open file descriptors. A forked child closes its copies, because a lock ends only when all copies are closed.
 _open: set[int] = set()
 _no_fork = threading.Lock()
 

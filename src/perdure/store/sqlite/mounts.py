@@ -14,9 +14,9 @@ _NETWORK = re.compile(
 
 
 def network_file_system(path: str, mounts: str | None = None) -> str | None:
-    """The kind of the network file system of ``path``; None if it is local.
+    """The kind of network file system that holds ``path``; None if the path is on a local or unknown file system.
 
-    ``mounts``: a text like /proc/self/mountinfo.
+    ``mounts``: a text in the format of /proc/self/mountinfo.
     """
     kind, depth = "", -1
     for line in (_mounts() if mounts is None else mounts).splitlines():

@@ -51,9 +51,9 @@ class PendingCall(Generic[T]):
         self.wake = wake
 
     def call_back(self, function: Callable[[], None]) -> None:
-        """Call a function in the thread or event loop where the caller waits, and raise its error here.
+        """Call a function on the caller's event loop or, if the caller waits in a thread, in this thread.
 
-        The thread that writes this call uses this method.
+        Its error is raised here. The thread that writes the call uses this method.
         """
         function()
 
@@ -73,12 +73,12 @@ class ThreadCall(PendingCall[T]):
     _gate: threading.Lock | None = None
 
     def close_gate(self) -> None:
-        # This is a lock, because an Event costs ten times as much. A call that need not wait has no lock.
+        # The gate is a lock, because an Event costs ten times as much. A call that need not wait has no gate.
         self._gate = threading.Lock()
         self._gate.acquire()
 
     def wait(self, look: Callable[[], None]) -> None:
-        """Wait until the gate opens. If that takes long, call ``look`` once; an error that it raises ends the wait."""
+        """Wait until this call is done or leads. If that takes long, call ``look`` once; its error ends the wait."""
         if self._gate is not None and not self._gate.acquire(timeout=LOOK_AFTER):
             look()
             self._gate.acquire()

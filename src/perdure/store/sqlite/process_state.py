@@ -130,7 +130,7 @@ class ProcessState:
         self._database.forget()
 
     def abandon(self) -> None:
-        """Close without waiting: the store was garbage-collected, or the program ends."""
+        """Close without waiting, because the store was garbage-collected or the program ends."""
         if self._pid != os.getpid():
             self._database.keep_for_ever()
         else:

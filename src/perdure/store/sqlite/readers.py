@@ -29,7 +29,8 @@ class Prepare(Protocol):
 class Readers:
     """A few read connections.
 
-    The last used connection is taken first. If all are in use, a new connection is opened.
+    The last used connection is taken first. If all are in use, a new connection is opened, or, if there are
+    ``_MOST_CONNECTIONS``, the call waits.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Readers:
         self._prepare = prepare
         self._closed = False
         self._threads = DaemonThreads("perdure-sqlite-reader", limit=_MOST_CONNECTIONS)
-        # None is a slot without a connection. While a thread has taken all slots, no other thread can read.
+        # None is a slot without a connection. A call takes a slot while it reads. ``pause`` takes all slots.
         self._slots: LifoQueue[sqlite3.Connection | None] = LifoQueue()
         for _ in range(_MOST_CONNECTIONS):
             self._slots.put(None)

@@ -38,7 +38,7 @@ class SelfLock:
     def __init__(self, path: str) -> None:
         self.path = path
         self.where: object | None = _here()
-        # ``end`` does not reset this variable, because it may run in another context. An ended lock refuses nothing.
+        # ``end`` may run in another context, so it cannot reset this variable. An ended lock refuses nothing.
         _last.set(self)
 
     def end(self) -> None:
@@ -159,8 +159,8 @@ _last: ContextVar[SelfLock | None] = ContextVar("perdure_self_lock", default=Non
 def _here() -> tuple[int, object]:
     """The current thread and task, to compare with the thread and task that took a lock.
 
-    The context variable alone is not enough: a task that was started inside the block inherits it, although that task
-    may safely wait for the lock.
+    The context variable alone is not enough: a task that was started inside ``ctx.transaction()`` inherits it, although
+    that task may safely wait for the lock.
     """
     from asyncio import current_task
 

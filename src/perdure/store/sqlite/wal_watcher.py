@@ -21,14 +21,14 @@ from perdure.store.sqlite.inotify import FileWatch
 POLL_SECONDS = 0.025
 """Seconds between two checks on systems without inotify."""
 
-# Seconds from the first write of a commit to its last write.
+# Seconds to wait after the first write of a commit, so that its other writes do not wake us again.
 _SETTLE: Final = 0.0003
 # Seconds between the checks after a write. If the disk takes longer than all these checks, listeners find the commit
 # when they poll.
 _LOOKS: Final = (0.0007, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 # Seconds between further checks after a check that found a commit: the last write may belong to a later commit.
 _LAST_LOOKS: Final = (0.004, 0.016, 0.064)
-# Seconds between two reactions to continuous writes.
+# The least number of seconds between two reactions to continuous writes.
 _LEAST_PAUSE: Final = 0.002
 _IDLE: Final = 15.0
 

@@ -1,4 +1,4 @@
-"""The queue of writing calls. One call at a time is the leader, whose thread also writes the queued calls."""
+"""The queue of writing calls. One call at a time is the leader; its thread also writes the queued calls."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class WriteQueue:
             self._queue_of(call).remove(call)
 
     def leave(self, call: PendingCall[Any]) -> PendingCall[Any] | None:
-        """Stop leading, or leave the queue; return the next leader, which the caller must wake."""
+        """Stop leading, or leave the queue. Return the next leader, if there is one; the caller must wake it."""
         with self._mutex:
             if not call.leads:
                 with suppress(ValueError):

@@ -17,8 +17,8 @@ from perdure.store.sqlite.write_queue import WriteQueue
 
 T = TypeVar("T")
 
-# A group ends at the first of these limits, because its first caller and the next group wait for the whole group. The
-# second limit is in seconds.
+# The most calls of a group, and the seconds after which no further call joins it. The first caller of a group, and the
+# next group, have to wait for the whole group.
 _MOST_CALLS = 200
 _LONGEST = 0.005
 # Seconds to wait for a thread that has answered its last call and is about to release the connection.
