@@ -138,10 +138,12 @@ class WorkerOperations:
         except RowsLocked:
             return (yield from self._record_and_claim(outcomes, wanted, skip_locked=True))
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error):
+            if not is_refusal(error) or self._damaged.refuses_cycle(outcomes):
                 raise
-            # The cause is either an outcome or a claimed row. In two transactions, it makes only one of them fail.
-            return (yield from self._record_and_claim(outcomes, wanted))
+            if outcomes or request.limited is not None:
+                # The cause is either an outcome or a claimed row. In two transactions, only one of them fails.
+                return (yield from self._record_and_claim(outcomes, wanted))
+            finished, claims = Finished([], []), (yield from self._damaged.claim(request))
         try:
             finished = yield from self._recorder.complete(outcomes, finished)
         except OUT_OF_SERVICE:
@@ -171,7 +173,7 @@ class WorkerOperations:
         try:
             finished = yield from self._recorder.record(outcomes, skip_locked=skip_locked)
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error):
+            if not is_refusal(error) or self._damaged.refuses_claims:
                 raise
             batch = yield from self._claimer.claim(wanted._replace(polls=False))
             if not batch:
