@@ -12,7 +12,6 @@ from perdure.model.job import Instant, Lease, Span
 from perdure.model.lifecycle import Change, Outcome, Report
 from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
-from perdure.ops import sweep as sweep_ops
 from perdure.ops import worker as worker_ops
 from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished
@@ -232,7 +231,7 @@ class WorkerOperations:
         ``wanted``: whether to do so, asked after each wait for the database.
         """
         since = self._steady_since()
-        yield from perform(sweep_ops.retire_silent, sweeper=sweeper, steady_since=since, wanted=wanted)
+        yield from self.sweeps.retire_silent(sweeper=sweeper, steady_since=since, wanted=wanted)
 
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
         """Free the jobs of workers that fell silent; without ``silent`` only those of workers retired already."""
