@@ -15,6 +15,7 @@ from perdure.model.job import Lease
 from perdure.model.lifecycle import Canceled, Failed, Outcome, Report, Snoozed, Succeeded
 from perdure.ops import set_aside
 from perdure.ops.report import JobReport, LogLine
+from perdure.ops.worker import list_workers
 from perdure.plan.plan import run
 from tests.conformance.flow import Flow
 from tests.conformance.test_damaged_rows import refuse_claims
@@ -317,3 +318,41 @@ def test_a_report_alone_is_kept_until_the_database_takes_something_else(postgres
     postgres_world.operations.note_unrecorded([lease], refused.value)
     postgres_world.finish(Succeeded(other))
     assert postgres_world.operations.report([report]) == ["ok"], "dropped"
+
+
+def refuse_retirement(world: World, worker: str, code: str) -> None:
+    """No update of this worker's row is taken."""
+    if world.store.dialect == "sqlite":
+        world.sql(
+            f"CREATE TRIGGER refuse BEFORE UPDATE ON perdure.worker WHEN OLD.id = '{worker}' "
+            "BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+        return
+    world.sql(
+        "CREATE FUNCTION perdure.refuse() RETURNS trigger LANGUAGE plpgsql "
+        f"AS $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$; "
+        "CREATE TRIGGER refuse BEFORE UPDATE ON perdure.worker FOR EACH ROW "
+        f"WHEN (OLD.id = '{worker}') EXECUTE FUNCTION perdure.refuse()"
+    )
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_worker_that_cannot_be_retired_stops_no_other(
+    world: World, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    if not has_code(world, code):
+        return
+    workers = [f"silent-{i}" for i in range(4)]
+    for worker in workers:
+        world.operations.register(worker, name="silent", lease=1)
+    refuse_retirement(world, workers[1], code)
+    world.advance(60)
+    with caplog.at_level(logging.ERROR, "perdure.worker"):
+        for _ in range(2):
+            world.operations.retire_silent(sweeper=world.worker)
+    live = {worker.id for worker in world.store.perform(list_workers)}
+    assert live & {*workers} == {workers[1]}
+    assert len(caplog.messages) == 1
+    world.cure()
+    world.operations.retire_silent(sweeper=world.worker)
+    assert not {worker.id for worker in world.store.perform(list_workers)} & {*workers}

@@ -367,6 +367,8 @@ def sweep_up(store: Recorder) -> None:
     store.perform(set_aside.find_due_soon)
     store.perform(set_aside.bring_back, [])
     store.perform(sweep.retire_silent)
+    silent = store.perform(sweep.find_silent)
+    store.perform(sweep.retire_silent_chosen, silent)
     store.perform(worker.retire, "ann")
     (lost, *_) = store.perform(sweep.list_orphans)
     assert [change.id for change in store.perform(sweep.rescue_chosen, [lost], jitter=jitter, n=1)] == [lost]

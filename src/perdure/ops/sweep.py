@@ -26,7 +26,7 @@ class Rescued(NamedTuple):
     last: str | None
 
 
-@operation("write")
+@operation("write", retries=1)
 def retire_silent(
     *,
     sweeper: str = "",
@@ -43,6 +43,24 @@ def retire_silent(
     if not wanted():
         return []
     rows = yield from ask_last("retire_silent_workers", sweeper=sweeper, steady_since=steady_since)
+    return [row[0] for row in rows]
+
+
+@operation("read")
+def find_silent(*, sweeper: str = "", steady_since: Instant | None = None) -> Op[list[str]]:
+    """The workers that ``retire_silent`` would retire."""
+    rows = yield from ask_last("find_silent_workers", sweeper=sweeper, steady_since=steady_since)
+    return [row[0] for row in rows]
+
+
+@operation("write", retries=0)
+def retire_silent_chosen(
+    ids: Sequence[str], *, sweeper: str = "", steady_since: Instant | None = None
+) -> Op[list[str]]:
+    """Retire those of these workers whose lease has expired; return their ids."""
+    rows = yield from ask_last(
+        "retire_silent_chosen", ids=rows_of(ids), sweeper=sweeper, steady_since=steady_since
+    )
     return [row[0] for row in rows]
 
 

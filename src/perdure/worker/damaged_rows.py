@@ -8,14 +8,12 @@ held. Any other row that fails is passed over for a while.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
-from perdure.errors import Conflict, Invalid, PerdureError, Unavailable
-from perdure.model.job import Lease
+from perdure.model.job import Claimed, Lease
 from perdure.model.lifecycle import Canceled, Failed, FailureKind, Outcome, Released, stripped
 from perdure.ops import claim as claim_ops
 from perdure.ops.claim import ClaimRequest, Claims
@@ -28,13 +26,16 @@ from perdure.worker.database_errors import (
     is_of_the_row,
     is_refusal,
     may_be_of_the_row,
+    own_message,
     safe_message,
+    unserved,
 )
-from perdure.worker.row_search import Failure, Search
+from perdure.worker.row_log import RowLog
+from perdure.worker.row_search import Failure, Search, spread
 from perdure.worker.split import split
 
 MOST_KNOWN = 10_000
-"""How many passed-over rows, and how many logged rows, are remembered."""
+"""How many of the rows that are passed over are remembered."""
 
 PASS_OVER = 60.0
 """Seconds until a row that the database refuses is tried again."""
@@ -42,14 +43,18 @@ PASS_OVER = 60.0
 PASS_OVER_UNPROVEN = 5.0
 """Like ``PASS_OVER``, for a row that a sweep found while it is not known whether other rows can be written."""
 
+SEARCH_AGAIN = 5.0
+"""Seconds until rows are tried one by one again, after a search in which the database took none. A server that refuses
+everything must not get many more transactions than one that is away."""
+
+PROBE_AGAIN = 0.5
+"""Seconds between two claims of a single row in the meantime."""
+
 KEEP_FOR = 60.0
 """Seconds for which a refused outcome is retried unchanged, before a substitute is recorded."""
 
 PAGE = 200
 """The least number of rows to find at once."""
-
-MOST_NAMED = 10
-"""How many jobs are logged by name at once. Further jobs are only counted."""
 
 REPLACED = "\ufffd"
 """The replacement character. An id that contains it is not UTF-8 in the database, so no statement can name it."""
@@ -66,8 +71,6 @@ _REFUSED = (
     "find out what refuses it, a trigger perhaps."
 )
 _REFUSED_TOO = "%d more jobs are refused by the database, and are passed over."
-
-_log = logging.getLogger("perdure.worker")
 
 T = TypeVar("T")
 
@@ -88,21 +91,50 @@ class DamagedRows:
         """Since when the outcome of each lease could not be recorded."""
         self._accepted_at = -inf
         """When an outcome was last recorded."""
+        self._unrecorded: set[Lease] = set()
+        """The outcomes that were tried one by one since the database took one."""
+        self._unrecorded_until = -inf
+        self._probe_at = self._search_at = -inf
+        """After a search that claimed no row: when to try a single row, and when to search again."""
+        self._serves_until = -inf
+        """After a search that claimed some rows: until when to try all rows in order."""
         self._warned = False
-        self._logged: dict[tuple[str, str], None] = {}
+        self._log = RowLog()
 
     def claim(self, request: ClaimRequest) -> Plan[Claims]:
         """Claim the jobs that can be claimed. Called after a claim failed, perhaps because of single rows.
 
         Raise Unavailable if no due row can be claimed, because the rows may then not be the cause.
         """
-        search = Search(request)
+        search = Search(request, brief=self.refuses_claims, serves=monotonic() < self._serves_until)
         try:
-            return (yield from self._search(search, request))
+            claims = yield from self._search(search, request)
         except OUT_OF_SERVICE:
             if not search.jobs:
+                self._note_none_claimed(brief=search.brief)
                 raise
-            return Claims(search.jobs, more=True)
+            claims = Claims(search.jobs, more=True)
+        if search.jobs:
+            self._probe_at = self._search_at = -inf
+            self._serves_until = monotonic() + SEARCH_AGAIN
+        return claims
+
+    def _note_none_claimed(self, *, brief: bool) -> None:
+        now = monotonic()
+        self._serves_until, self._probe_at = -inf, now + PROBE_AGAIN
+        if not brief:
+            self._search_at = now + SEARCH_AGAIN
+
+    @property
+    def refuses_claims(self) -> bool:
+        """Whether a search has just found that no row can be claimed."""
+        return monotonic() < self._search_at
+
+    def refuses_cycle(self, outcomes: Sequence[Outcome]) -> bool:
+        """Whether a cycle with these outcomes has just been tried row by row, and the database took none."""
+        if outcomes:
+            return self.refuses_claims and self.were_just_refused(outcomes)
+        return monotonic() < self._probe_at
 
     def _search(self, search: Search, request: ClaimRequest) -> Plan[Claims]:
         size, skip, held = max(request.n, PAGE), 0, 0
@@ -112,7 +144,7 @@ class DamagedRows:
             if held or not search.goes_on or len(due) < size:
                 break
             skip += size
-        if not (search.jobs or search.failures or held):
+        if not (search.jobs or search.failures or held or search.brief):
             held += yield from self._take_from(search, search.oldest_unproven())
         if search.jobs:
             self._forget_unproven()
@@ -122,25 +154,26 @@ class DamagedRows:
                 self._pass_over(id, error)
                 search.unserved = error
             if search.unserved is not None:
-                raise _unserved(search.unserved) from None
-        # If no job was claimed, do not report that more jobs are due behind the passed-over rows: the worker would
+                raise unserved(search.unserved) from None
+        # If no job was claimed, do not say that more are due behind the rows that are passed over: the worker would
         # claim again at once.
-        return Claims(search.jobs, more=bool(held or (search.jobs and (skip or len(due) >= size))))
+        untried = skip or len(due) >= size or search.untried
+        return Claims(search.jobs, more=bool(held or (search.jobs and untried)))
 
     def _find_due(self, request: ClaimRequest, n: int, skip: int) -> Plan[list[str]]:
         try:
             return (yield from perform(claim_ops.find_due, request, n=n, skip=skip))
         except DAMAGED as error:
             if not may_be_of_the_row(error):
-                raise _unserved(error) from None
+                raise unserved(error) from None
             if not self._warned:
                 self._warned = True
-                _log.error("No job can be claimed: %s", safe_message(error))
+                self._log.error("No job can be claimed: %s", safe_message(error))
             return []
 
     def _usable(self, search: Search, due: Sequence[str]) -> list[str]:
         unnamed = [id for id in due if REPLACED in id]
-        self._log_some(((id, "Its id is not UTF-8.") for id in unnamed), _PASSED_OVER, _PASSED_OVER_TOO)
+        self._log.some(((id, "Its id is not UTF-8.") for id in unnamed), _PASSED_OVER, _PASSED_OVER_TOO)
         now, usable = monotonic(), list[str]()
         for id in due:
             passed = self._passed_over.get(id)
@@ -153,32 +186,43 @@ class DamagedRows:
         return usable
 
     def _take_from(self, search: Search, ids: Sequence[str]) -> Plan[int]:
-        """Claim rows, in order, until the batch is full. Return how many rows were held."""
-        held = 0
-        for first in range(0, len(ids), search.n):
-            known = len(search.failures)
-            yield from self._take(search, ids[first : first + search.n])
-            failures = search.failures[known:]
-            if failures and not known:
-                held += yield from self._hold_all_obvious(ids[first:])
-            held += yield from self._hold([one for one in failures if is_of_the_row(one.error)])
-            search.failures[known:] = [one for one in failures if not is_of_the_row(one.error)]
-            if held or not search.goes_on:
-                break
+        """Claim the first rows, or others if those are refused. Return how many rows were held."""
+        search.untried.update(dict.fromkeys(ids))
+        held, enough = 0, 1
+        if not (search.serves or search.brief or search.tries):
+            held = yield from self._take(search, ids[: search.n])
+        if not (search.serves or search.jobs):
+            for id in spread([id for id in ids if id in search.untried]):
+                if held or not search.goes_on:
+                    break
+                held += yield from self._take(search, [id])
+            search.serves, enough = bool(search.jobs), search.n
+        # If the database takes rows although others are refused, this is no outage: try all rows in order.
+        while search.serves and search.untried and len(search.jobs) < enough and not held and search.has_time:
+            held += yield from self._take(search, [*search.untried][: search.n - len(search.jobs)])
         return held
 
-    def _take(self, search: Search, ids: Sequence[str]) -> Plan[None]:
-        # serves=True, because _search decides whether there is an outage.
-        claims = yield from split(
-            ids,
-            lambda part: perform(claim_ops.claim_chosen, search.worker, part, limits=search.limits),
-            serves=True,
-        )
+    def _take(self, search: Search, ids: Sequence[str]) -> Plan[int]:
+        """Claim those of these rows that can be claimed. Return how many rows were held."""
+
+        def claim(part: Sequence[str]) -> Plan[list[Claimed]]:
+            search.tries += 1
+            return (yield from perform(claim_ops.claim_chosen, search.worker, part, limits=search.limits))
+
+        claims = yield from split(ids, claim, serves=search.serves, gives_up=True)
         for jobs in claims.done:
             search.jobs += jobs
-        search.failures += [Failure(id, error) for id, error in claims.refused]
-        if claims.outage is not None:
+        if claims.outage is not None and not is_refusal(claims.outage):
             raise claims.outage
+        held = 0
+        if claims.refused and not (search.failures or search.brief):
+            held += yield from self._hold_all_obvious([*search.untried])
+        for id in ids if claims.outage is None else [id for id, _ in claims.refused]:
+            search.untried.pop(id, None)
+        refused = [Failure(id, error) for id, error in claims.refused]
+        held += yield from self._hold([one for one in refused if is_of_the_row(one.error)])
+        search.failures += [one for one in refused if not is_of_the_row(one.error)]
+        return held
 
     def _judge(self, search: Search) -> Plan[int]:
         """Try the failed rows again, and hold or pass over the rows that fail again. Return how many rows were held.
@@ -195,7 +239,7 @@ class DamagedRows:
             else:
                 refused.append(Failure(failure.id, error))
                 self._pass_over(failure.id, None)
-        self._log_some(((row.id, safe_message(row.error)) for row in refused), _REFUSED, _REFUSED_TOO)
+        self._log.some(((row.id, safe_message(row.error)) for row in refused), _REFUSED, _REFUSED_TOO)
         return held
 
     def _try_again(self, search: Search, id: str) -> Plan[Exception | None]:
@@ -224,7 +268,7 @@ class DamagedRows:
             held = yield from perform(claim_ops.hold_damaged, ids)
         except DAMAGED:
             return 0
-        self._log_some(held, _HELD, _HELD_TOO)
+        self._log.some(held, _HELD, _HELD_TOO)
         return len(held)
 
     def _hold(self, failures: Sequence[Failure]) -> Plan[int]:
@@ -241,8 +285,8 @@ class DamagedRows:
                     raise
                 self._pass_over(id, None)
                 stuck.append((id, reason))
-        self._log_some(held, _HELD, _HELD_TOO)
-        self._log_some(stuck, _PASSED_OVER, _PASSED_OVER_TOO)
+        self._log.some(held, _HELD, _HELD_TOO)
+        self._log.some(stuck, _PASSED_OVER, _PASSED_OVER_TOO)
         return len(held)
 
     def _forget_unproven(self) -> None:
@@ -261,12 +305,13 @@ class DamagedRows:
         others = [(id, error) for id, error in refused if not is_of_the_row(error)]
         for id, _ in others:
             self._pass_over(id, None)
-        self._log_some(((id, safe_message(error)) for id, error in others), _REFUSED, _REFUSED_TOO)
+        self._log.some(((id, safe_message(error)) for id, error in others), _REFUSED, _REFUSED_TOO)
 
     def note_recorded(self, finished: Finished) -> None:
         """Note that outcomes were recorded. If other outcomes fail, the database as a whole is not the cause."""
         if finished.accepted or finished.refused:
             self._accepted_at = monotonic()
+            self._unrecorded.clear()
         if self._failing_since:
             for lease in (*finished.accepted, *finished.refused):
                 self._failing_since.pop(lease, None)
@@ -278,11 +323,24 @@ class DamagedRows:
             if len(self._failing_since) >= MOST_KNOWN:
                 del self._failing_since[next(iter(self._failing_since))]
             self._failing_since.setdefault(lease, now)
-        self._log_some(
+        self._log.some(
             ((lease.job, safe_message(error)) for lease, error in failed.items()),
             "The outcome of job %s cannot be recorded yet: %s Trying again.",
             "The outcomes of %d more jobs cannot be recorded yet.",
         )
+
+    def note_none_recorded(self, outcomes: Iterable[Outcome]) -> None:
+        """Note that the database took none of these outcomes, though they were tried one by one."""
+        now = monotonic()
+        if now >= self._unrecorded_until:
+            self._unrecorded.clear()
+            self._unrecorded_until = now + SEARCH_AGAIN
+        self._unrecorded.update(outcome.lease for outcome in outcomes)
+
+    def were_just_refused(self, outcomes: Iterable[Outcome]) -> bool:
+        """Whether these outcomes were tried one by one a moment ago, and the database has taken none since."""
+        recent = monotonic() < self._unrecorded_until
+        return recent and all(outcome.lease in self._unrecorded for outcome in outcomes)
 
     def others_recorded_since(self, leases: Iterable[Lease]) -> bool:
         """Whether the database recorded another outcome after it had refused one of these."""
@@ -299,7 +357,7 @@ class DamagedRows:
         certain = last or is_of_the_row(error)
         if not certain and monotonic() - self._failing_since.get(outcome.lease, inf) < KEEP_FOR:
             return []
-        instead = [stripped(outcome, _why(error), dropped="result.refused")]
+        instead = [stripped(outcome, own_message(error), dropped="result.refused")]
         if may_be_of_the_row(error) and (certain or self.others_recorded_since([outcome.lease])):
             instead += _as_failure(outcome)
         return instead
@@ -318,7 +376,7 @@ class DamagedRows:
         seconds = PASS_OVER if parts.outage is None else PASS_OVER_UNPROVEN
         for id, _ in parts.refused:
             self._pass_over(id, None, seconds)
-        self._log_some(((id, safe_message(error)) for id, error in parts.refused), sentence, too)
+        self._log.some(((id, safe_message(error)) for id, error in parts.refused), sentence, too)
         if parts.outage is not None:
             raise parts.outage
         return [one for some in parts.done for one in some]
@@ -328,41 +386,7 @@ class DamagedRows:
         return {id for id, passed in self._passed_over.items() if passed.until > now}
 
     def unreportable(self, id: str, error: Exception) -> None:
-        self._log_once(id, "What job %s says while it runs cannot be recorded, and is dropped: %s", error)
-
-    def _log_once(self, id: str, sentence: str, error: Exception) -> None:
-        """Log once for each row."""
-        if self._is_news(id, sentence):
-            _log.error(sentence, id, safe_message(error))
-
-    def _log_some(self, rows: Iterable[tuple[str, str]], sentence: str, too: str) -> None:
-        """Log each row once, at most ``MOST_NAMED`` rows by name. ``rows``: ids and reasons."""
-        news = [(id, reason) for id, reason in rows if self._is_news(id, sentence)]
-        for id, reason in news[:MOST_NAMED]:
-            _log.error(sentence, *(id, reason, id)[: sentence.count("%s")])
-        if len(news) > MOST_NAMED:
-            _log.error(too, len(news) - MOST_NAMED)
-
-    def _is_news(self, id: str, sentence: str) -> bool:
-        if (sentence, id) in self._logged:
-            return False
-        if len(self._logged) >= MOST_KNOWN:
-            del self._logged[next(iter(self._logged))]
-        self._logged[sentence, id] = None
-        return True
-
-
-def _unserved(error: Exception) -> Unavailable:
-    """The error to raise if no row can be claimed. The worker then waits, as if the database were away."""
-    return Unavailable(safe_message(error), code=error.code if isinstance(error, PerdureError) else None)
-
-
-def _why(error: Exception) -> str:
-    """The message of an error that perdure raised itself.
-
-    Other messages are left out: the database may quote values.
-    """
-    return str(error) if isinstance(error, Invalid | Conflict) else ""
+        self._log.once(id, "What job %s says while it runs cannot be recorded, and is dropped: %s", error)
 
 
 def _as_failure(outcome: Outcome) -> list[Outcome]:

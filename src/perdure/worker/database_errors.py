@@ -56,3 +56,13 @@ def safe_message(error: Exception) -> str:
     return (
         str(error) if isinstance(error, PerdureError) else f"A row cannot be read ({type(error).__name__})."
     )
+
+
+def unserved(error: Exception) -> Unavailable:
+    """The error to raise if no row can be claimed. The worker then waits, as if the database were away."""
+    return Unavailable(safe_message(error), code=error.code if isinstance(error, PerdureError) else None)
+
+
+def own_message(error: Exception) -> str:
+    """The message of an error that perdure raised itself. Others are left out: the database may quote values."""
+    return str(error) if isinstance(error, Invalid | Conflict) else ""

@@ -12,7 +12,6 @@ from perdure.model.job import Instant, Lease, Span
 from perdure.model.lifecycle import Change, Outcome, Report
 from perdure.ops import finish as finish_ops
 from perdure.ops import report as report_ops
-from perdure.ops import sweep as sweep_ops
 from perdure.ops import worker as worker_ops
 from perdure.ops.claim import ClaimRequest, Claims
 from perdure.ops.finish import Finished
@@ -146,11 +145,12 @@ class WorkerOperations:
         except RowsLocked:
             return (yield from self._record_and_claim(outcomes, wanted, skip_locked=True))
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error):
+            if not is_refusal(error) or self._damaged.refuses_cycle(outcomes):
                 raise
-            # The cause is either an outcome or a claimed row. With two transactions, only the transaction with the
-            # cause fails.
-            return (yield from self._record_and_claim(outcomes, wanted))
+            if outcomes or request.limited is not None:
+                # The cause is either an outcome or a claimed row. In two transactions, only one of them fails.
+                return (yield from self._record_and_claim(outcomes, wanted))
+            finished, claims = Finished([], []), (yield from self._damaged.claim(request))
         try:
             finished = yield from self._recorder.complete(outcomes, finished)
         except OUT_OF_SERVICE:
@@ -180,7 +180,7 @@ class WorkerOperations:
         try:
             finished = yield from self._recorder.record(outcomes, skip_locked=skip_locked)
         except PERHAPS_REFUSED as error:
-            if not is_refusal(error):
+            if not is_refusal(error) or self._damaged.refuses_claims:
                 raise
             batch = yield from self._claimer.claim(wanted._replace(polls=False))
             if not batch:
@@ -239,7 +239,7 @@ class WorkerOperations:
         ``wanted``: whether to retire them; called after each wait for the database.
         """
         since = self._steady_since()
-        yield from perform(sweep_ops.retire_silent, sweeper=sweeper, steady_since=since, wanted=wanted)
+        yield from self.sweeps.retire_silent(sweeper=sweeper, steady_since=since, wanted=wanted)
 
     def _rescue(self, *, page: int = 500, silent: bool = True) -> Plan[list[Change]]:
         """Free the jobs of workers that fell silent.

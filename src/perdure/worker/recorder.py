@@ -13,7 +13,7 @@ from perdure.ops import finish as finish_ops
 from perdure.ops.finish import Finished
 from perdure.plan.plan import Plan, perform
 from perdure.worker.damaged_rows import DamagedRows
-from perdure.worker.database_errors import PERHAPS_REFUSED, is_refusal
+from perdure.worker.database_errors import OUT_OF_SERVICE, PERHAPS_REFUSED, is_refusal
 from perdure.worker.split import split
 
 MOST_FAILING = 10_000
@@ -60,12 +60,24 @@ class Recorder:
         except PERHAPS_REFUSED as error:
             if not is_refusal(error):
                 raise
+            if not last and self._damaged.were_just_refused(outcomes):
+                if isinstance(error, OUT_OF_SERVICE):
+                    raise
+                return Finished([], [])
         serves = self._damaged.others_recorded_since(outcome.lease for outcome in outcomes)
-        parts = yield from split(outcomes, lambda part: self._record_part(part, last), serves=serves)
-        if parts.outage is not None and not parts.done:
-            raise parts.outage
+        parts = yield from split(
+            outcomes, lambda part: self._record_part(part, last), serves=serves, gives_up=not last
+        )
+        refused = {outcome.lease: error for outcome, error in parts.refused}
+        if not parts.done:
+            if not serves and (parts.outage is None or is_refusal(parts.outage)):
+                self._damaged.note_none_recorded(outcomes)
+            if isinstance(parts.outage, OUT_OF_SERVICE):
+                raise parts.outage
+            if parts.outage is not None:
+                refused = {outcome.lease: parts.outage for outcome in outcomes}
         finished = _joined(parts.done)
-        self._damaged.note_unrecorded({outcome.lease: error for outcome, error in parts.refused})
+        self._damaged.note_unrecorded(refused)
         self._damaged.note_recorded(finished)
         return finished
 

@@ -12,8 +12,9 @@ from typing import Generic, NamedTuple, TypeVar
 from perdure.plan.plan import Plan
 from perdure.worker.database_errors import DAMAGED, PERHAPS_REFUSED, is_refusal
 
-PROVE_WITHIN, MOST_UNPROVEN = 1.0, 30
-"""After this many seconds or transactions without a stored row, errors that may mean an outage count as an outage."""
+PROVE_WITHIN, MOST_UNPROVEN = 1.0, 6
+"""Seconds, and transactions since a row was first refused alone, after which errors that may mean an outage count as
+one, if no row was taken."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,22 +34,26 @@ class Split(NamedTuple, Generic[T, R]):
 
 
 def split(
-    rows: Sequence[T], write: Callable[[Sequence[T]], Plan[R]], *, serves: bool = False
+    rows: Sequence[T],
+    write: Callable[[Sequence[T]], Plan[R]],
+    *,
+    serves: bool = False,
+    gives_up: bool = False,
 ) -> Plan[Split[T, R]]:
     """Write all rows that the database accepts, in few transactions.
 
     A trigger may refuse a row with the error code of an outage. Such an error counts as an outage only if the database
-    accepts no row at all. ``serves``: the caller knows that the database accepts rows.
+    takes no row at all. ``serves``: the caller knows that the database takes rows. ``gives_up``: any error counts as an
+    outage if the database has taken no row by then.
     """
     done, refused = list[R](), list[tuple[T, Exception]]()
     parts = [rows] if rows else []
-    prove_by, unproven, alone, tries = monotonic() + PROVE_WITHIN, False, False, 0
+    prove_by, unproven, tries = monotonic() + PROVE_WITHIN, False, 0
     while parts:
-        # An accepted row proves that there is no outage. Refused rows may be neighbours, so after every two of them
-        # look for the proof in the first batch, which is the largest.
-        elsewhere = unproven and alone and len(refused) % 2 == 0
-        part = parts.pop(0 if elsewhere else -1)
-        alone, tries = len(part) == 1, tries + 1
+        # A row that is taken proves that there is no outage. Refused rows may lie side by side, so after two of them
+        # look for the proof elsewhere.
+        part = _take_one(parts) if unproven and len(refused) >= 2 else parts.pop()
+        tries += bool(refused)
         try:
             done.append((yield from write(part)))
             if unproven:  # perhaps an outage has just ended: try the refused rows again
@@ -57,13 +62,23 @@ def split(
         except PERHAPS_REFUSED as error:
             if not is_refusal(error):
                 return Split(done, refused, error)
-            if alone:
+            if len(part) == 1:
                 refused.append((part[0], error))
             else:
                 middle = len(part) // 2
                 parts += (part[middle:], part[:middle])
-            unproven = not (done or serves or isinstance(error, DAMAGED))
-            gave_up = monotonic() > prove_by or tries >= MOST_UNPROVEN or not parts
+            damaged = isinstance(error, DAMAGED)
+            unproven = not (done or serves or (damaged and not gives_up))
+            gave_up = monotonic() > prove_by or tries >= MOST_UNPROVEN or not (parts or damaged)
             if unproven and refused and gave_up:
                 return Split(done, refused, error)
     return Split(done, refused)
+
+
+def _take_one(parts: list[Sequence[T]]) -> Sequence[T]:
+    """Take the row in the middle of the longest part."""
+    longest = max(range(len(parts)), key=lambda i: len(parts[i]))
+    part = parts.pop(longest)
+    middle = len(part) // 2
+    parts[longest:longest] = [rest for rest in (part[middle + 1 :], part[:middle]) if rest]
+    return part[middle : middle + 1]

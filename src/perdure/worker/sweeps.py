@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from perdure.internal import failpoints
+from perdure.model.job import Instant
 from perdure.model.lifecycle import Change
 from perdure.ops import job_actions
 from perdure.ops import limits as limit_ops
@@ -35,6 +36,28 @@ class Sweeps:
         self._rng = rng
         self.expired: deque[str] = deque(maxlen=MOST_EXPIRED)
         """Jobs that were found expired and canceled, until they are reported."""
+
+    def retire_silent(
+        self, *, sweeper: str, steady_since: Instant | None, wanted: Callable[[], bool]
+    ) -> Plan[None]:
+        """Retire the workers whose lease has expired."""
+        try:
+            yield from perform(
+                sweep_ops.retire_silent, sweeper=sweeper, steady_since=steady_since, wanted=wanted
+            )
+            return
+        except PERHAPS_REFUSED as error:
+            if not is_refusal(error) or not wanted():
+                raise
+        found = yield from perform(sweep_ops.find_silent, sweeper=sweeper, steady_since=steady_since)
+        yield from self._damaged.sweep(
+            found,
+            lambda ids: perform(
+                sweep_ops.retire_silent_chosen, ids, sweeper=sweeper, steady_since=steady_since
+            ),
+            "Worker %s fell silent and cannot be retired, so its jobs stay: %s Mend its row.",
+            "%d more workers fell silent and cannot be retired.",
+        )
 
     def rescue(self, *, page: int = 500) -> Plan[list[Change]]:
         """Free the jobs of retired workers."""

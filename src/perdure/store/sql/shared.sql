@@ -94,6 +94,12 @@ task, queue, priority, run_at, run, max_attempts, timeout, payload, checkpoint, 
 -- Whether the worker of row w is live.
 w.retired_at IS NULL
 
+-- fragment: is_silent
+-- Whether the worker of row w is to be retired. After a change of the clock, at :steady_since, this takes a whole lease.
+-- The worker that asks lives.
+{is_live} AND expires_at <= :now AND id <> :sweeper
+   AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
+
 -- fragment: task_columns
 name, queue, priority, max_attempts, timeout, backoff, max_crashes, enabled, redact, concurrency, concurrency_scope, keyed,
        CAST(limits AS text), cancels_running
@@ -627,11 +633,16 @@ SELECT {is_live} FROM perdure.worker w WHERE id = :worker;
 UPDATE perdure.worker AS w SET retired_at = :now WHERE id = :worker AND {is_live};
 
 -- name: retire_silent_workers
--- After a change of the clock, at :steady_since, a worker is retired only once a whole lease has passed. The worker
--- that runs this statement is never retired by it.
 UPDATE perdure.worker AS w SET retired_at = :now
- WHERE {is_live} AND expires_at <= :now AND id <> :sweeper
-   AND (CAST(:steady_since AS bigint) IS NULL OR instant(:steady_since) + wait(lease) <= :now)
+ WHERE {is_silent}
+RETURNING id;
+
+-- name: find_silent_workers
+SELECT id FROM perdure.worker w WHERE {is_silent} ORDER BY id;
+
+-- name: retire_silent_chosen
+UPDATE perdure.worker AS w SET retired_at = :now
+ WHERE id IN texts(:ids) AND {is_silent}
 RETURNING id;
 
 -- name: lead
