@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count
 from typing import ParamSpec, Protocol, TypeVar
@@ -13,20 +13,22 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from perdure.errors import NotFound
 from perdure.model.job import SECOND, Claimed, Lease, NewJob
 from perdure.model.lifecycle import Outcome, Released, Succeeded
 from perdure.model.queue_settings import Settings
-from perdure.ops import bulk_actions, enqueue, job_actions, queues, set_aside, tasks
+from perdure.ops import bulk_actions, enqueue, job_actions, limits, queues, set_aside, tasks
 from perdure.ops.find import Found
 from perdure.ops.finish import Finished
 from perdure.ops.op import Op, Operation, operation
 from perdure.ops.report import JobReport
-from perdure.ops.topics import queue_topics, worker_topic
+from perdure.ops.topics import LIMITS, queue_topics, worker_topic
 from perdure.plan.plan import run
 from perdure.request.filter import Filter
 from perdure.worker.operations import WorkerOperations
 from tests.lockstep import requests
 from tests.lockstep.endings import YEAR, Job
+from tests.lockstep.limits import NamedLimit
 from tests.lockstep.model import Model
 from tests.lockstep.pair import Clock, FixedRandom, Pair
 from tests.lockstep.promises import Witness
@@ -97,6 +99,9 @@ class Company:
     def enqueue(self, draw: Draw) -> None:
         self.order(draw(requests.BATCHES))
 
+    def enqueue_keys(self, draw: Draw) -> None:
+        self.order(draw(requests.SAME_BUT_KEYS))
+
     def ask_again(self, draw: Draw) -> None:
         """Repeat a request as another process."""
         if keyed := [asked for asked in self.asked if asked.keyed]:
@@ -145,6 +150,13 @@ class Company:
     def claim(self, draw: Draw) -> None:
         self.take(self.some_worker(draw), draw(requests.CLAIM_ARGUMENTS))
 
+    def claim_in_turn(self, draw: Draw) -> None:
+        """Small workers claim one after the other, until limits are full."""
+        n = draw(st.sampled_from([1, 2]))
+        for worker in self.workers:
+            self.take(worker, EVERYTHING._replace(n=n))
+            self.compare()
+
     def claim_and_never_hear(self, draw: Draw) -> None:
         worker = self.some_worker(draw)
         lost = self.take(worker, EVERYTHING)
@@ -172,13 +184,23 @@ class Company:
     def finish_and_claim(self, draw: Draw) -> None:
         worker, wanted = self.some_worker(draw), draw(requests.CLAIM_ARGUMENTS)
         outcomes = [draw(requests.ENDINGS).of(lease) for lease in worker.leases]
+        cool = self.model.cooling()
         finished, claimed = self.ask(
             lambda operations: operations.cycle(
                 worker.id, outcomes, tasks=wanted.tasks, n=wanted.n, queues=wanted.queues
             )
         )
         self.check_finished(outcomes, finished)
-        self.check_claimed(worker, wanted, claimed)
+        # Limited jobs were searched before the outcomes were recorded, as if each of them freed a slot.
+        told = {outcome.lease.job for outcome in outcomes} & self.model.jobs.keys()
+        states = {id: self.model.jobs[id].state for id in told}
+        self.check_claimed(
+            worker,
+            wanted,
+            claimed,
+            unsure=[id for id, state in states.items() if state == "ready"],
+            searched_before="running" in states.values() or cool != self.model.cooling(),
+        )
 
     def report(self, draw: Draw) -> None:
         said = [JobReport(lease, draw(requests.REPORTS)) for lease in self.some_leases(draw)]
@@ -233,7 +255,7 @@ class Company:
             == self.model.rescue()
         )
 
-    def expire(self, _: Draw) -> None:
+    def expire(self, _: Draw | None = None) -> None:
         assert self.ask(lambda operations: operations.expire(page=2)) == self.model.expire()
 
     def set_aside(self, _: Draw) -> None:
@@ -359,6 +381,34 @@ class Company:
             if exact and queue.declared is not None and name not in ours:
                 queue.declare(None)
 
+    def declare_limits(self, draw: Draw) -> None:
+        """A program starts whose code declares these tasks and limits."""
+        declared = draw(requests.DECLARED_LIMITS)
+        if self.model.declare_tasks(*declared):
+            self.perform(tasks.sync, declared.tasks, limits=declared.named)
+        else:
+            with pytest.raises(NotFound):
+                self.perform(tasks.sync, declared.tasks, limits=declared.named)
+
+    def set_limit(self, draw: Draw) -> None:
+        name, concurrency = (
+            draw(st.sampled_from(requests.NAMED_LIMITS)),
+            draw(st.none() | requests.CONCURRENCY),
+        )
+        self.perform(limits.set_limit, name, concurrency)
+        limit = self.model.named.setdefault(name, NamedLimit(None))
+        limit.concurrency, limit.edited = concurrency, True
+        assert LIMITS in self.pair.woken
+
+    def reset_limit(self, draw: Draw) -> None:
+        name = draw(st.sampled_from(requests.NAMED_LIMITS))
+        if limit := self.model.named.get(name):
+            limit.concurrency, limit.edited = limit.declared, False
+            assert self.perform(limits.reset_limit, name) == limit.declared
+        else:
+            with pytest.raises(NotFound):
+                self.perform(limits.reset_limit, name)
+
     def set_task(self, draw: Draw) -> None:
         task = draw(st.sampled_from(requests.NAMES))
         enabled = not self.model.tasks[task].enabled
@@ -374,6 +424,7 @@ class Company:
         assert stored == {id: vars(job) for id, job in self.model.jobs.items()}
         assert seen.attempts == self.model.attempts
         assert seen.queues == self.model.queues
+        assert seen.limits == self.model.named
         assert seen.counts == self.model.counts()
         assert seen.workers == self.model.live_workers()
         self.witness.see_wakes(seen.jobs, self.model.now, self.pair.woken)
@@ -387,6 +438,7 @@ class Company:
         self.wait(2 * YEAR)
         self.rescue()
         self.wait(YEAR)
+        self.expire()  # claims leave expired jobs under limits to the sweeper
         last = self.hire()
         while left := self.model.active():
             if leases := self.take(last, EVERYTHING):
@@ -410,9 +462,23 @@ class Company:
         return self.check_claimed(worker, wanted, claimed)
 
     def check_claimed(
-        self, worker: Worker, wanted: requests.ClaimArguments, claimed: Sequence[Claimed]
+        self,
+        worker: Worker,
+        wanted: requests.ClaimArguments,
+        claimed: Sequence[Claimed],
+        *,
+        unsure: Collection[str] = (),
+        searched_before: bool = False,
     ) -> list[Lease]:
-        expected, met = self.model.claim(worker.id, wanted.tasks, wanted.n, wanted.order(self.model.roll))
+        expected, met = self.model.claim(
+            worker.id,
+            wanted.tasks,
+            wanted.n,
+            wanted.order(self.model.roll),
+            [job.id for job in claimed],
+            unsure=unsure,
+            searched_before=searched_before,
+        )
         assert [job.lease for job in claimed] == expected
         for job in claimed:
             known = self.model.jobs[job.id]

@@ -38,6 +38,7 @@ class Job:
     run_at: int
     expires_at: int | None
     unique_key: str | None
+    concurrency_key: str | None
     created_at: int
     state: str = "ready"
     run: int = 1

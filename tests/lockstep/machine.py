@@ -16,11 +16,13 @@ from tests.lockstep.pair import Pair
 ODDS = {
     Company.move_on: 6,
     Company.enqueue: 5,
+    Company.enqueue_keys: 3,
     Company.ask_again: 2,
     Company.enqueue_again: 1,
     Company.work: 3,
     Company.fare_alike: 4,
     Company.claim: 4,
+    Company.claim_in_turn: 3,
     Company.claim_and_never_hear: 1,
     Company.finish: 4,
     Company.finish_late: 2,
@@ -45,6 +47,9 @@ ODDS = {
     Company.change_settings: 1,
     Company.reset_settings: 1,
     Company.declare_queues: 1,
+    Company.declare_limits: 1,
+    Company.set_limit: 1,
+    Company.reset_limit: 1,
     Company.set_task: 1,
 }
 ACTS = st.sampled_from([act for act, odds in ODDS.items() for _ in range(odds)])
@@ -62,6 +67,8 @@ class Lockstep(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
+        if data.draw(st.booleans()):
+            self.company.declare_limits(data.draw)
         self.company.enqueue(data.draw)
 
     @rule(act=ACTS, data=st.data())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,9 +14,11 @@ from perdure.model.backoff import DEFAULT_BACKOFF, Backoff
 from perdure.model.job import SECOND, Lease, NewJob, TaskDefinition
 from perdure.model.lifecycle import Failed, Outcome, Succeeded, Throttled
 from perdure.model.queue_settings import Settings
+from perdure.model.redact import load_names
 from perdure.ops.report import JobReport
 from perdure.request.filter import Filter
 from tests.lockstep.endings import Job, Past, Policy, longest_pause, settle, tell
+from tests.lockstep.limits import Level, Limits, NamedLimit, Slots, choose
 
 QUIET = 120 * SECOND
 
@@ -87,6 +89,7 @@ class Model:
         self.jobs: dict[str, Job] = {}
         self.keys: dict[Key, tuple[str, str]] = {}
         self.queues: dict[str, Queue] = {}
+        self.named: dict[str, NamedLimit] = {}
         self.workers: dict[str, Worker] = {}
         self.attempts: dict[Lease, Past] = {}
         self.recorded: dict[Lease, tuple[Outcome, int]] = {}
@@ -147,6 +150,7 @@ class Model:
             run_at=self.now + (new.delay or 0) if new.run_at is None else new.run_at,
             expires_at=lifetime if new.expires_at is None else new.expires_at,
             unique_key=new.unique_key,
+            concurrency_key=new.concurrency_key,
             created_at=self.now,
         )
 
@@ -181,23 +185,77 @@ class Model:
         return live, [Lease(job.id, job.token) for job in mine], asked
 
     def claim(
-        self, worker: str, tasks: Sequence[str], n: int, queues: Sequence[str] | None
+        self,
+        worker: str,
+        tasks: Sequence[str],
+        n: int,
+        queues: Sequence[str] | None,
+        seen: Sequence[str],
+        *,
+        unsure: Collection[str] = (),
+        searched_before: bool = False,
     ) -> tuple[list[Lease], list[str]]:
-        """The leases taken, and the expired jobs that were met on the way: those must be canceled by now."""
-        taken: list[Lease] = []
-        met: list[str] = []
+        """The leases taken, and the expired jobs that were met on the way: those must be canceled by now.
+
+        ``seen``: the jobs that the stores gave. The model follows them where no order is promised. ``unsure``: jobs
+        that became due after limited jobs were searched. ``searched_before``: what was found then may not fit now.
+        """
         if worker in self.workers and self.workers[worker].retired:
-            return taken, met
-        for job in self.due(tasks, queues):
-            if len(taken) >= n:
+            return [], []
+        due, limits = self.due(tasks, queues), self.limits()
+        limited = [job for job in due if limits.limit(job) and not self._has_expired(job)]
+        if unsure and not {*unsure} & {*seen}:
+            limited = [job for job in limited if job.id not in unsure]
+        unlimited = [job for job in due if not limits.limit(job)]
+        given = [job for job in limited if job.id in seen]
+        # Each kind of job is first every other time.
+        limited_first = bool(given) and given[0].id == seen[0]
+        level = _level(queues)
+        met: list[str] = []
+        taken: list[Job] = []
+        for part in ("limited", "unlimited") if limited_first else ("unlimited", "limited"):
+            left = n - len(taken)
+            if part == "unlimited":
+                taken += self._first(unlimited, left, met)
+            elif searched_before and self._fit(given):
+                taken += given
+            else:
+                taken += choose(limited, left, level, lambda: Slots(limits, self._running()), given)
+        for job in taken:
+            job.state, job.worker, job.started_at = "running", worker, self.now
+            job.token, job.attempt = job.token + 1, job.attempt + 1
+        return [Lease(job.id, job.token) for job in taken], met
+
+    def _first(self, due: Sequence[Job], n: int, met: list[str]) -> list[Job]:
+        """The first n, except the expired ones that are met on the way."""
+        first: list[Job] = []
+        for job in due:
+            if len(first) == n:
                 break
             if self._has_expired(job):
                 met.append(job.id)
-                continue
-            job.state, job.worker, job.started_at = "running", worker, self.now
-            job.token, job.attempt = job.token + 1, job.attempt + 1
-            taken.append(Lease(job.id, job.token))
-        return taken, met
+            else:
+                first.append(job)
+        return first
+
+    def _fit(self, jobs: Sequence[Job]) -> bool:
+        """Whether all of them fit beside those that run."""
+        slots = Slots(self.limits(), self._running())
+        for job in jobs:
+            if not slots.fit(job):
+                return False
+            slots.take(job)
+        return True
+
+    def _running(self) -> list[Job]:
+        return [job for job in self.jobs.values() if job.state == "running"]
+
+    def limits(self) -> Limits:
+        return Limits(
+            {name: task.definition for name, task in self.tasks.items()},
+            self.named,
+            {name: queue.concurrency for name, queue in self.queues.items()},
+        )
 
     def due(self, tasks: Sequence[str], queues: Sequence[str] | None) -> list[Job]:
         """Strictly by queue where queues are named; then by priority, time and id."""
@@ -210,8 +268,8 @@ class Model:
             and job.state == "ready"
             and job.run_at <= self.now
         ]
-        rank = {name: i for i, name in reversed(list(enumerate(queues or ())))}
-        return sorted(due, key=lambda job: (rank.get(job.queue, 0), -job.priority, job.run_at, job.id))
+        level = _level(queues)
+        return sorted(due, key=lambda job: (level(job), job.run_at, job.id))
 
     def _gives(self, queue: str) -> bool:
         settings = self.queues.get(queue, Queue())
@@ -379,10 +437,25 @@ class Model:
         fit = [job.id for job in jobs if self._view(job)[1] in states]
         return sorted(fit, reverse=True)
 
+    def declare_tasks(self, tasks: Iterable[TaskDefinition], limits: Mapping[str, int]) -> bool:
+        """Return whether they are accepted: each named limit must be declared, or set already."""
+        tasks = list(tasks)
+        if not {name for task in tasks for name in load_names(task.limits)} <= {*self.named, *limits}:
+            return False
+        for task in tasks:
+            self.tasks[task.name].definition = task
+        for name, concurrency in limits.items():
+            self.named.setdefault(name, NamedLimit(concurrency)).declare(concurrency)
+        return True
+
     def queue(self, name: str) -> Queue:
         return self.queues.setdefault(name, Queue())
 
     # What everybody can see
+
+    def cooling(self) -> dict[str, int | None]:
+        """Until when each queue cools."""
+        return {name: queue.cool_until for name, queue in self.queues.items() if queue.cool_until is not None}
 
     def active(self) -> int:
         return sum(job.active for job in self.jobs.values())
@@ -409,9 +482,15 @@ _KEPT = (
     "max_attempts",
     "timeout",
     "unique_key",
+    "concurrency_key",
     "created_at",
     "token",
 )
+
+
+def _level(queues: Sequence[str] | None) -> Callable[[Job], Level]:
+    rank = {name: i for i, name in reversed(list(enumerate(queues or ())))}
+    return lambda job: (rank.get(job.queue, 0), -job.priority)
 
 
 def _kind(outcome: Outcome) -> str | None:

@@ -21,12 +21,26 @@ from perdure.store.statements import Dialect, load, render
 from perdure.store.store import Store
 from perdure.worker.operations import WorkerOperations
 from tests.lockstep.endings import Past
+from tests.lockstep.limits import NamedLimit
 from tests.lockstep.model import Queue
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TABLES = ("job", "key", "attempt", "event", "log", "queue", "task", "worker", "leader", "act")
+TABLES = (
+    "job",
+    "key",
+    "attempt",
+    "event",
+    "log",
+    "queue",
+    "task",
+    "named_limit",
+    "limit_lock",
+    "worker",
+    "leader",
+    "act",
+)
 
 OWN = {f"wipe_{table}": f"DELETE FROM perdure.{table}" for table in TABLES} | {
     "every_attempt": "SELECT job, token, run, attempt, kind, code, delay, decided_by FROM perdure.attempt",
@@ -41,6 +55,7 @@ class Seen(NamedTuple):
     attempts: dict[Lease, Past]
     events: list[tuple[Any, ...]]
     queues: dict[str, Queue]
+    limits: dict[str, NamedLimit]
     workers: dict[str, int]
     counts: dict[tuple[str, str], int]
 
@@ -135,10 +150,11 @@ def open_pair(sqlite_path: str, postgres_url: str) -> Iterator[Pair]:
 
 @operation("read")
 def look() -> Op[Seen]:
-    jobs, counts, attempts, events, queues, workers = yield from ask_all(
+    jobs, counts, attempts, events, queues, limits, workers = yield from ask_all(
         Query("every_job", {}),
         Query("count_jobs", {"queue": None, "tenant": None}),
-        *(Query(name, {}) for name in ("every_attempt", "every_event", "list_queues", "list_workers")),
+        *(Query(name, {}) for name in ("every_attempt", "every_event", "list_queues", "list_named_limits")),
+        Query("list_workers", {}),
         final=True,
     )
     return Seen(
@@ -155,6 +171,7 @@ def look() -> Op[Seen]:
             )
             for row in queues
         },
+        limits={name: NamedLimit(most, declared, bool(edited)) for name, most, declared, edited in limits},
         workers={row.id: row.expires_at for row in itertools.starmap(WorkerRow, workers)},
         counts={(queue, view): number for queue, view, number in counts},
     )

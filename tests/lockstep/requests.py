@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from msgspec import structs
 
 from perdure.model.backoff import Backoff, dump_backoff
 from perdure.model.canonical import Request, canonical
@@ -44,8 +46,53 @@ TASKS = (
     _task("mail", "blue", 0, 2, Backoff(base=2, cap=7, codes={"http.503": 4, "job.timeout": 3}), 3),
     _task("copy", "blue", 1, 9, Backoff(base=1, cap=900), 1),
     _task("tidy", "red", 0, 4, Backoff(base=0.5, cap=60), None),
+    _task("post", "blue", 0, 2, Backoff(base=2, cap=7), 3),
 )
+ALIAS, ALIASED = "post", "mail"
 NAMES = tuple(task.name for task in TASKS)
+
+
+NAMED_LIMITS = ("oven", "press")
+CONCURRENCY = st.sampled_from([1, 1, 2, 3])
+TASK_LIMITS = st.fixed_dictionaries(
+    {
+        "concurrency": st.none() | CONCURRENCY,
+        "keyed": st.booleans(),
+        "names": st.sampled_from([(), (), NAMED_LIMITS[:1], NAMED_LIMITS]),
+    }
+)
+
+
+class DeclaredLimits(NamedTuple):
+    """What a program declares: its tasks, and the limits that they share."""
+
+    tasks: list[TaskDefinition]
+    named: dict[str, int]
+
+
+def _limited(limits: Mapping[str, Mapping[str, Any]]) -> list[TaskDefinition]:
+    return [_under(task, **limits[ALIASED if task.name == ALIAS else task.name]) for task in TASKS]
+
+
+def _under(
+    task: TaskDefinition, concurrency: int | None, keyed: bool, names: tuple[str, ...]
+) -> TaskDefinition:
+    limited = concurrency is not None
+    return structs.replace(
+        task,
+        concurrency=concurrency,
+        keyed=keyed and limited,
+        concurrency_scope=ALIASED if task.name == ALIAS and limited else None,
+        limits=json.dumps(names) if names else None,
+    )
+
+
+ALL_NAMED = st.fixed_dictionaries(dict.fromkeys(NAMED_LIMITS, CONCURRENCY))
+DECLARED_LIMITS: SearchStrategy[DeclaredLimits] = st.builds(
+    DeclaredLimits,
+    st.fixed_dictionaries({name: TASK_LIMITS for name in NAMES if name != ALIAS}).map(_limited),
+    ALL_NAMED | ALL_NAMED | st.dictionaries(st.sampled_from(NAMED_LIMITS), CONCURRENCY),
+)
 
 
 def home(task: str) -> str:
@@ -58,17 +105,18 @@ ROLLS = st.sampled_from([0.0, 0.25, 0.5, 0.999])
 DELAYS = st.sampled_from([0, SECOND, 5 * SECOND, 200 * SECOND])
 LONG_DELAYS = DELAYS | st.just(10**16)
 CHANGES: SearchStrategy[dict[str, Any]] = st.dictionaries(
-    st.sampled_from(["backoff", "timeout"]), st.integers(0, 2), min_size=1
+    st.sampled_from(["backoff", "timeout", "concurrency"]), st.integers(0, 2), min_size=1
 ).map(
     lambda drawn: {
         name: {
             "backoff": (None, Backoff(base=3, cap=40), Backoff(base=3, cap=40, codes={"x": 1})),
             "timeout": (None, 1, 60 * SECOND),
+            "concurrency": (None, 1, 2),
         }[name][choice]
         for name, choice in drawn.items()
     }
 )
-"""Settings of a queue, except its concurrency: the model does not know limits."""
+"""Settings of a queue."""
 JSON = st.sampled_from(["1", '{"a":[1.50,null]}', '"x"'])
 
 
@@ -104,6 +152,7 @@ def _sometimes(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
 TASK = st.sampled_from((*NAMES * 8, UNKNOWN))
 PAYLOAD = st.sampled_from(["{}", "{}", '{"to":"ann"}'])
 TENANT = _sometimes(st.just("acme"))
+KEY = st.sampled_from([None, "", "a", "a", "a", "b", "c"])
 
 PLAIN: SearchStrategy[Asked] = st.builds(
     Asked,
@@ -116,6 +165,7 @@ PLAIN: SearchStrategy[Asked] = st.builds(
             "max_attempts": _sometimes(st.sampled_from([1, 3])),
             "delay": _sometimes(DELAYS),
             "expires_in": _sometimes(st.sampled_from([0, SECOND, 20 * SECOND])),
+            "concurrency_key": KEY,
         },
     ),
     run_in=_sometimes(st.sampled_from([-SECOND, 3 * SECOND])),
@@ -135,6 +185,12 @@ KEYED: SearchStrategy[Asked] = st.builds(
     run_in=st.none(),
 )
 BATCHES = st.lists(PLAIN | KEYED, min_size=1, max_size=4)
+SAME_BUT_KEYS: SearchStrategy[list[Asked]] = st.builds(
+    lambda task, keys: [Asked(task, {"payload": "{}", "concurrency_key": key}, None) for key in keys],
+    st.sampled_from(NAMES),
+    st.lists(KEY, min_size=3, max_size=8),
+)
+"""Full keys may stand in front of others."""
 
 
 class ClaimArguments(NamedTuple):

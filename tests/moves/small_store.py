@@ -10,6 +10,7 @@ from typing import Any, Final
 import psycopg
 
 from perdure import App, Backoff, Step
+from perdure.client.task import SyncTask
 from perdure.model.lifecycle import Canceled, Failed, Report, Snoozed, Succeeded, Throttled
 from perdure.model.time_text import FIRST
 from perdure.ops.report import JobReport, LogLine
@@ -68,6 +69,26 @@ def _live(flow: Flow) -> None:
     world.app.save_tasks()
     world.app.set_queue("mail", concurrency=5, backoff=None)
     world.app.set_limit(ODD, concurrency=2, by="ann")
+    _limits(world)
+
+
+def _limits(world: World) -> None:
+    """A declared limit, an edited one, one that is lifted, and jobs with and without keys."""
+    for name, concurrency in (("printer", 2), ("oven", 3), ("press", 1)):
+        world.app.limit(name, concurrency=concurrency)
+    limited = declare_limited(world)
+    world.app.save_tasks()
+    world.app.set_limit("oven", concurrency=1)
+    world.app.set_limit("press", concurrency=None)
+    for key in ("a", "a", ODD, "", "b"):
+        limited.using(queue="limited", tenant=key or None).enqueue()
+
+
+def declare_limited(world: World) -> SyncTask[..., int]:
+    """A task with limits of every kind."""
+    return world.task(
+        "limited", concurrency=1, concurrency_key="{tenant}", limits=["printer", "press"], aliases=["old"]
+    )
 
 
 def _flow(flow: Flow) -> None:
@@ -95,6 +116,11 @@ def _by_hand(world: World) -> None:
     for table in ("event", "log", "act"):
         # The next number is not the last one plus one.
         world.sql(f"DELETE FROM perdure.{table} WHERE id = (SELECT max(id) FROM perdure.{table})")
+    end_workers(world)
+
+
+def end_workers(world: World) -> None:
+    """Their leases have ended by any clock."""
     world.sql("UPDATE perdure.worker SET expires_at = beat_at, beat_at = instant(:then)", then=1)
     world.sql("UPDATE perdure.worker SET expires_at = instant(:then)", then=2)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import get_args
 
@@ -12,10 +13,11 @@ import pytest
 from perdure import App
 from perdure.errors import BlockingCall, InvalidConfig, Refused, SchemaMissing, SchemaNewer, SchemaOutdated
 from perdure.model.job import State
+from perdure.model.lifecycle import Succeeded
 from perdure.move import Moved, abandon, move
 from perdure.store.move import move as mover
 from perdure.store.move.side import MOVED
-from tests.conformance.world import work
+from tests.conformance.world import LEASE, World, work
 from tests.moves import small_store
 from tests.moves.ends import Ends, is_open, refuses
 
@@ -124,6 +126,53 @@ def test_what_was_alive_goes_on_where_it_was_moved_to(ends: Ends) -> None:
         ((after,),) = small_store.run(ends.target, f"SELECT token FROM perdure.job WHERE id = '{runs}'")
         assert after > token
     assert small_store.run(ends.source, "SELECT count(*) FROM perdure.job WHERE state = 'running'") == [(1,)]
+
+
+def test_limits_hold_where_they_were_moved_to(ends: Ends) -> None:
+    small_store.fill(ends.source)
+    with limited_world(ends.source) as world:
+        (runs,) = world.claim(1, queues=["limited"])
+        assert runs.tenant == "a"
+        small_store.end_workers(world)
+    before = limits(ends.source)
+    moved(*ends)
+    assert limits(ends.target) == before
+    with limited_world(ends.target) as world:
+        # The job of the key a has slots until it is rescued: of its key, and of the printer.
+        (odd,) = world.claim(9, queues=["limited"])
+        assert odd.tenant == small_store.ODD
+        assert world.claim(9, queues=["limited"]) == []
+        world.finish(Succeeded(odd.lease))
+        (keyless,) = world.claim(9, queues=["limited"])
+        assert keyless.tenant is None
+        world.app.set_limit("printer", concurrency=9)
+        (other,) = world.claim(9, queues=["limited"])
+        assert other.tenant == "b", "the other job of the key a has no slot"
+        assert runs.id in world.rescue()
+        assert [job.tenant for job in world.claim(9, queues=["limited"])] == ["a"]
+        assert [world.app.reset_limit(name) for name in ("oven", "press", "printer")] == [3, 1, 2]
+        assert {queue.name: queue.concurrency for queue in world.app.list_queues()}["mail"] == 5
+        world.app.reset_queue("mail")
+        assert {queue.name: queue.concurrency for queue in world.app.list_queues()}["mail"] == 20
+
+
+@contextmanager
+def limited_world(url: str) -> Iterator[World]:
+    """With a worker that no database has seen, and the task whose limits are moved."""
+    world = World(url)
+    try:
+        world.advance(60)
+        world.worker = f"worker of {url}"
+        world.operations.register(world.worker, name="new", lease=LEASE)
+        small_store.declare_limited(world)
+        yield world
+    finally:
+        world.close()
+
+
+def limits(url: str) -> list[object]:
+    with closing(App(url)) as app:
+        return [*app.list_limits(), *app.list_queues()]
 
 
 def test_a_move_that_is_done_is_done(ends: Ends) -> None:

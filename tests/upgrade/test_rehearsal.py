@@ -165,6 +165,39 @@ def test_each_takes_over_what_a_killed_worker_of_the_other_left(
             assert sorted(job.refresh().attempt for job in jobs) == [1] * 4 + [2] * 4
 
 
+@pytest.mark.long
+def test_a_release_exceeds_a_limit_and_is_counted(rehearsal: Rehearsal, wheel: Path) -> None:
+    """As docs/limiting.md says: it does not know limits. Workers of today wait until there is room."""
+    app = rehearsal.app
+    with rehearsal.worker(wheel) as old:
+        until(lambda: known(rehearsal, 1))
+        app.migrate()
+        app.set_queue("default", concurrency=2)
+        jobs = [rehearsal.long.enqueue() for _ in range(6)]
+        until(lambda: running(app) == 4)  # as many as it has slots
+        with rehearsal.worker(TODAY) as new:
+            until(lambda: known(rehearsal, 2))
+            assert rehearsal.note.using(queue="other").enqueue(n=1).get(60) == "today"
+            (use,) = app.list_limits()
+            assert (use.running, use.waiting, len(use.exceeded)) == (4, 2, 1)
+            old.kill()
+            old.wait(60)
+            rehearsal.end_leases(old.pid)
+            until(lambda: running(app) == 2)
+            assert rehearsal.note.using(queue="other").enqueue(n=2).get(60) == "today"
+            assert running(app) == 2
+            assert app.list_limits()[0].exceeded == []
+            with rehearsal.page.open("a") as page:
+                page.write("let it end\n")
+            assert [job.get(60) for job in jobs] == ["today"] * 6
+            stop(new)
+
+
+def running(app: App) -> int:
+    """How many jobs of the limited queue run."""
+    return app.count_jobs().get("default", {}).get("running", 0)
+
+
 def test_a_release_that_starts_meanwhile_is_told_at_once_and_disturbs_nobody(
     postgres_url: str, wheel: Path
 ) -> None:

@@ -6,11 +6,13 @@ import json
 import subprocess
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
 
 from perdure import App
+from perdure.model.job import SECOND
 from tests.harness import processes
 
 WHEELS = sorted(Path(__file__).parent.glob("perdure-*.whl"))
@@ -49,10 +51,10 @@ def start(wheel: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return processes.run("-W", "default", "-c", SHOP, *args, env={"PYTHONPATH": str(wheel)})
 
 
-def today(url: str) -> App:
+def today(url: str, **options: Any) -> App:
     app = App(url)
 
-    @app.task(name="double")
+    @app.task(name="double", **options)
     async def double(n: int) -> int:
         return 2 * n
 
@@ -77,6 +79,31 @@ def test_jobs_of_the_release_are_run_today(wheel: Path, url: str) -> None:
         assert again == ids
         assert app.run_worker(burst=True) == 0
         assert [app.get_job(id).get(1) for id in ids] == [0, 2, 4]
+
+
+def test_jobs_of_the_release_obey_limits_of_today(wheel: Path, url: str) -> None:
+    """Except those of keys, as docs/limiting.md says: they were enqueued before the task had keys."""
+    _, *ids = json.loads(run(wheel, url, "enqueue", "4"))
+    with today(url, concurrency=1, concurrency_key="{n}", limits=["printer"]) as app:
+        app.migrate()
+        app.limit("printer", concurrency=2)
+        later = [app.tasks["double"].enqueue(n=n).id for n in (7, 7)]
+        app.operations.register("worker", name="worker", lease=3600 * SECOND, tasks=["double"])
+
+        def claim() -> list[str]:
+            return [job.id for job in app.operations.claim("worker", tasks=["double"], n=9)]
+
+        assert claim() == ids[:2]
+        assert claim() == []
+        assert app.explain_job(ids[2]).code == "limit_full"
+        app.set_limit("printer", concurrency=None)
+        app.set_queue("default", concurrency=3)
+        assert claim() == ids[2:3]
+        app.set_queue("default", concurrency=1)
+        assert claim() == []
+        app.reset_queue("default")
+        assert claim() == [ids[3], later[0]]
+        assert app.explain_job(later[1]).code == "limit_full"
 
 
 def test_a_release_that_lacks_a_migration_refuses_a_database_of_today(wheel: Path, url: str) -> None:

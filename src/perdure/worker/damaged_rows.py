@@ -1,9 +1,8 @@
 """Works around rows that cannot be claimed or written.
 
-A row may have values that somebody wrote by hand (a counter at its maximum, a text that is not UTF-8, a value of
-hundreds of megabytes). Or the database refuses to write the row (a trigger, a limit, a bug of the server). One such row
-makes a statement about many rows fail, so the statement is repeated row by row. A row that is certainly damaged is
-held. Any other row that fails is passed over for a while.
+A row may have values that somebody wrote by hand (a counter at its maximum, text that is not UTF-8, a huge value). Or
+the database refuses to write it (a trigger, a bug of the server). One such row makes a statement about many rows fail,
+so it is repeated row by row. A row that is certainly damaged is held. Other rows that fail are passed over for a while.
 """
 
 from __future__ import annotations
@@ -382,17 +381,14 @@ class DamagedRows:
         return [one for some in parts.done for one in some]
 
     def passed_over(self) -> set[str]:
-        now = monotonic()
-        return {id for id, passed in self._passed_over.items() if passed.until > now}
+        return {id for id, passed in self._passed_over.items() if passed.until > monotonic()}
 
     def unreportable(self, id: str, error: Exception) -> None:
         self._log.once(id, "What job %s says while it runs cannot be recorded, and is dropped: %s", error)
 
 
 def _as_failure(outcome: Outcome) -> list[Outcome]:
-    """The failure to record if no form of the outcome can be stored, in a list.
-
-    The list is empty for a claim that is given back.
+    """The failure to record if no form of the outcome can be stored; an empty list for a claim that is given back.
 
     The failed attempt must count. Otherwise a job whose outcome is always refused would run for ever.
     """
