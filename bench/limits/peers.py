@@ -14,6 +14,9 @@ from bench.report import Report
 from bench.servers import Databases
 from bench.venvs import NotInstalled
 
+ROUNDS = 3
+"""At most: enqueueing a thousand jobs with DBOS takes longer than anything else that is measured here."""
+
 
 def _peer(module: str, concurrency: int, jobs: int) -> Contestant:
     venv = module.partition("_")[0]
@@ -44,7 +47,7 @@ def _measure(
     for contestant in pair:
         report.fact(contestant=contestant.name, versions=arena.prepare(contestant))
     rates: dict[Contestant, list[float]] = {contestant: [] for contestant in pair}
-    for number in range(sizes.rounds):
+    for number in range(min(ROUNDS, sizes.rounds)):
         for contestant in pair[:: -1 if number % 2 else 1]:
             seconds, _ = drained(Setting(arena, ContestSizes()), contestant, contestant.drain)
             rates[contestant].append(contestant.drain / seconds)
