@@ -116,8 +116,8 @@ bench-worker: .venv/.installed ## Measure a whole worker
 	$(BIN)/python -m bench.worker
 
 .PHONY: bench-limits
-bench-limits: .venv/.installed ## Measure limited jobs beside unlimited ones
-	$(BIN)/python -m bench.limits
+bench-limits: .venv/.installed ## Measure limits, full keys and many queues (a quarter of an hour; BASE=COMMIT compares)
+	$(BIN)/python -m bench.limits $(if $(BASE),--base $(BASE))
 
 .PHONY: bench-workflows
 bench-workflows: .venv/.installed ## Measure workflows beside independent jobs

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import psycopg
 
@@ -13,8 +11,7 @@ from bench.calls import Failed, Program, ask
 from bench.contestants import Contestant
 from bench.redis_server import MODES, NoRedis, Redis, redis
 from bench.report import Report
-from bench.servers import Databases
-from tests.postgres import with_database
+from bench.servers import Databases, copy, remove
 
 
 class Arena:
@@ -52,7 +49,6 @@ class Arena:
             return self._program(contestant, self._servers[mode].url)
         self._number += 1
         template = self._templates[contestant.name]
-        copy = _copy_file if kind == "sqlite" else _copy_database
         url = copy(template, f"run-{self._number}")
         self._used.append(url)
         return self._program(contestant, url)
@@ -66,33 +62,11 @@ class Arena:
     def sweep(self) -> None:
         """Remove what is used up. Between rounds: to drop a database the server writes all it has to the disk."""
         for url in self._used:
-            name = url.rpartition("/")[2]
-            if url.startswith("sqlite"):
-                for suffix in ("", "-wal", "-shm"):
-                    Path(f"{url.removeprefix('sqlite:///')}{suffix}").unlink(missing_ok=True)
-                continue
-            with psycopg.connect(with_database(url, "postgres"), autocommit=True) as connection:
-                connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+            remove(url)
         self._used.clear()
 
     def _program(self, contestant: Contestant, url: str) -> Program:
         return Program(contestant.python(), contestant.module, url, contestant.options)
-
-
-def _copy_database(template: str, name: str) -> str:
-    source = template.rpartition("/")[2]
-    with psycopg.connect(with_database(template, "postgres"), autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"'.encode())
-    return with_database(template, name)
-
-
-def _copy_file(template: str, name: str) -> str:
-    source = Path(template.removeprefix("sqlite:///"))
-    target = source.with_name(f"{name}.db")
-    for suffix in ("", "-wal"):
-        if Path(f"{source}{suffix}").exists():
-            shutil.copy(f"{source}{suffix}", f"{target}{suffix}")
-    return f"sqlite:///{target}"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,36 @@ class Databases:
         with psycopg.connect(self._server.url(), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}"'.encode())
         return with_database(self._server.url(), name)
+
+    @property
+    def data_directory(self) -> Path:
+        """Of the server."""
+        return self._server.data_directory
+
+
+def copy(template: str, name: str) -> str:
+    """The URL of a copy of this database, to which nobody is connected."""
+    if template.startswith("postgresql"):
+        source = template.rpartition("/")[2]
+        with psycopg.connect(with_database(template, "postgres"), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"'.encode())
+        return with_database(template, name)
+    file = Path(template.removeprefix("sqlite:///"))
+    target = file.with_name(f"{name}.db")
+    for suffix in ("", "-wal"):
+        if Path(f"{file}{suffix}").exists():
+            shutil.copy(f"{file}{suffix}", f"{target}{suffix}")
+    return f"sqlite:///{target}"
+
+
+def remove(url: str) -> None:
+    if url.startswith("postgresql"):
+        name = url.rpartition("/")[2]
+        with psycopg.connect(with_database(url, "postgres"), autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+        return
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{url.removeprefix('sqlite:///')}{suffix}").unlink(missing_ok=True)
 
 
 @contextmanager

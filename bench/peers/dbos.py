@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import ClassVar
 
 import psycopg
 from dbos import DBOS, DBOSClient, DBOSConfig
@@ -32,6 +33,8 @@ class Dbos(Peer):
     has_bulk = False
     has_async = False
     """Its async calls are the blocking ones in a thread."""
+    concurrency: ClassVar[int | None] = None
+    """The limit of the queue, for all workers together."""
 
     async def setup(self) -> None:
         self._launch()
@@ -67,7 +70,7 @@ class Dbos(Peer):
         }
         DBOS(config=config)
         DBOS.launch()
-        DBOS.register_queue(QUEUE)
+        DBOS.register_queue(QUEUE, global_concurrency=self.concurrency)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What limits, many queues and many priorities cost: `make bench-limits`."""
