@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 USUAL = (700, 2_000)
-"""The default thresholds of Python's versions. Any other threshold was set on purpose and stays unchanged."""
+"""The defaults of different versions of Python. Any other threshold was set on purpose and stays unchanged."""
 
 MOST = 20_000
 """A collection also runs after this many allocations, if the timer has not run one before."""
 
 PAUSE = 1.0
-"""Seconds between two collections of young objects. They run by time because even a few objects may be large."""
+"""Seconds between two collections of young objects. A timer is needed, as even a few objects may hold much memory."""
 
 THOROUGH = 60
 """One in this many collections is full."""
@@ -29,7 +29,8 @@ THOROUGH = 60
 def collect_by_time(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Collect by time inside this block, and never scan the objects that exist at its start.
 
-    Scanning these objects again and again would take a fifth of a busy worker's time.
+    Scanning these objects again and again would take a fifth of a busy worker's time. Collection by time needs a usual
+    threshold and the main thread. Otherwise, Python's own collection continues.
     """
     gc.freeze()
     try:

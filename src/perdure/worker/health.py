@@ -19,7 +19,10 @@ T = TypeVar("T")
 LONGEST_PAUSE = 2.0
 
 LOG_INTERVAL = 60.0
-"""Seconds between two log lines about the same error code. Errors of a server that is away are logged more often."""
+"""The least seconds between two log lines about the same error code.
+
+This does not apply to a server that cannot be reached: each such outage is logged.
+"""
 
 _log = logging.getLogger("perdure.worker")
 
@@ -36,7 +39,7 @@ class Health:
         self._ever_failed = 0
 
     def ask(self) -> int:
-        """Return a mark. Call this before a call to the database, and pass the mark to ``worked`` afterwards."""
+        """Return the number of failures so far. Call this before a query, and pass the number to ``worked``."""
         return self._ever_failed
 
     def failed(self, error: Exception) -> float:
@@ -68,9 +71,9 @@ class Health:
         return due
 
     def worked(self, asked: int) -> None:
-        """Note that the database answered. ``asked``: the mark from before the call.
+        """Note that the database answered. ``asked``: the number that ``ask`` returned before the query.
 
-        The answer is ignored if another call has failed since then.
+        The answer is ignored if another query has failed since then.
         """
         if self._code is None or asked != self._ever_failed:
             return

@@ -18,7 +18,7 @@ from perdure.worker.health import Health
 from perdure.worker.operations import WorkerOperations
 
 CHECK_INTERVAL = 0.25
-"""The least number of seconds between two checks that are made besides the regular heartbeats."""
+"""The most seconds to wait after a check that is not a regular heartbeat, so that one check serves many requests."""
 
 CANCEL_POLL = 1.0
 """Seconds between two checks for requested cancels while jobs run and notifications do not arrive."""
@@ -37,7 +37,7 @@ class Beating(Protocol):
         ...
 
     def on_beat(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
-        """Handle the database's answer. ``before``: what the worker ran before the query. Called in the loop."""
+        """Handle the database's answer. ``before``: the worker's leases before the query. Called in the loop."""
         ...
 
     def renew_identity(self) -> None:
@@ -65,7 +65,7 @@ class Heartbeat:
         self.renewed_at = 0.0
         """When the last successful renewal was sent."""
         self.failing_since: float | None = None
-        """When the first query was sent that has not been answered since the last renewal. None if there is none."""
+        """When the first unanswered query since the last renewal was sent. None if all queries were answered."""
         self._thread = threading.Thread(target=self._run, name="perdure-heartbeat", daemon=True)
 
     def start(self, died: Callable[[], None], *, registered_at: float) -> None:
@@ -145,10 +145,7 @@ class Heartbeat:
         self._in_loop(self._worker.on_beat, identity, before, beat)
 
     def _pause(self) -> None:
-        """Wait before the next check.
-
-        On SQLite, every commit of another process asks for a check. One check serves many commits.
-        """
+        """Wait before the next check, because on SQLite every commit of another process requests a check."""
         self._stopped.wait(min(CHECK_INTERVAL, self._interval / 4))
 
     def _in_loop(self, function: Callable[..., None], *args: object) -> None:

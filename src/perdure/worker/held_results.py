@@ -10,7 +10,10 @@ from perdure.ops.results import ParentResult
 from perdure.worker.attempt import Attempt
 
 MOST_HELD = 64 << 20
-"""The most bytes of results that all steps of a worker hold together, besides each step's own ``PAGE_BYTES``."""
+"""The most bytes of results that all steps of a worker hold together.
+
+The first results of each step, up to ``PAGE_BYTES``, do not count.
+"""
 
 Identity: TypeAlias = tuple[str, int, int]
 """Identifies one outcome of a step: the step's id, run and token. Another run has another result."""

@@ -97,9 +97,16 @@ class Identity:
                 await asyncio.sleep(health.failed(error))
 
     def config_of(self, task: str, name: str) -> str | None:
-        """The config of a job's task. An alias without its own config has the config of the task's ``name``."""
+        """The config for a job.
+
+        ``task``: the task's name in the job, which may be an alias. ``name``: the task's current name. An alias
+        without its own config uses the config of ``name``.
+        """
         return self.configs.get(task) or self.configs.get(name) if self.configs else None
 
     def release_lock(self) -> None:
-        """Release the liveness lock, so that other workers may take the jobs that this worker has left."""
+        """Release the lock that shows that this worker is alive.
+
+        Then other workers need not wait for the end of its lease to take the jobs that it has left.
+        """
         self._unlock()

@@ -35,7 +35,7 @@ _log = logging.getLogger("perdure.worker")
 
 
 def abort_transactions(attempts: Collection[Attempt]) -> None:
-    """Roll back every ``ctx.transaction()`` of these attempts: recording would wait for their locks for ever."""
+    """Roll back every ``ctx.transaction()`` of these attempts, because recording would wait for its locks."""
     for attempt in attempts:
         block = attempt.context.block
         if block is not None:
@@ -89,8 +89,8 @@ def end_process(
 ) -> None:
     """Record all outcomes from this thread and end the process, because the loop's thread is stuck in a handler.
 
-    The process ends even if the loop answers meanwhile: transactions are rolled back, and other workers may run the
-    recorded jobs.
+    The process ends even if the loop answers meanwhile, because by then transactions are rolled back, and other workers
+    may run the recorded jobs.
     """
 
     def record() -> None:

@@ -1,6 +1,6 @@
-"""Settings of queues that a worker must know: read once a second, and at once when they have changed.
+"""The settings of queues that a worker needs. It reads them once a second, and at once if a change is announced.
 
-PostgreSQL announces a change to all workers, SQLite only within a process.
+PostgreSQL announces a change to all workers, SQLite only to the workers of the same process.
 """
 
 from __future__ import annotations

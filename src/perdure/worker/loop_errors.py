@@ -20,7 +20,10 @@ _log = logging.getLogger("perdure.worker")
 
 
 def log_redacted(loop: asyncio.AbstractEventLoop, handlers: Iterable[Handler]) -> None:
-    """Log errors that reach this loop, redacted by the rules of the job that they come from."""
+    """Log errors that reach this loop, redacted by the rules of the job that they come from.
+
+    If that job is unknown and any handler redacts, log only where the error was raised.
+    """
     redacting = any(handler.redact for handler in handlers)
 
     def log(_loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:

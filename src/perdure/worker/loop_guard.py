@@ -74,7 +74,7 @@ class LoopGuard:
             self._slots.note_returned()
             end_process(self._operations, self._identity.id, self.attempts, verdict, stack)
         elif blocker is not None and blocker not in self._given_up:
-            # Only the program can end its process. Other attempts keep their leases until the loop answers.
+            # The program owns the process, so do not end it. Other attempts keep their leases until the loop answers.
             abort_transactions([blocker])
             run(self._operations.store, record_last(self._operations, [blocker], verdict.charge(stack)))
             self._given_up.add(blocker)

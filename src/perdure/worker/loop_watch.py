@@ -31,7 +31,7 @@ LEAST_HELD = 2
 """Ticks for which a handler must have blocked the loop before it is given up, however short its grace is."""
 
 UNSEEN_GRACE = 5.0
-"""Seconds for which code that belongs to no attempt may always block the loop, even while an attempt is overdue."""
+"""Code that belongs to no attempt may block the loop for at least this many seconds before the loop is given up."""
 
 LOOKS_PER_LEASE = 3
 """How many intervals of the watch make up the lease of a worker."""
@@ -163,9 +163,9 @@ class LoopWatch:
             )
 
     def _judge(self, now: float) -> Verdict | None:
-        """Whether to give up the loop.
+        """Return why to give up the loop, or None.
 
-        A loop that is only slow answers before a single task has blocked it for long.
+        A loop that is only slow answers before a single asyncio task has blocked it for long.
         """
         drained_by = self._worker.drained_by
         if drained_by is not None and now > drained_by:
@@ -192,7 +192,10 @@ class LoopWatch:
         return Verdict(Exit.LOOP_BLOCKED, message, blocker)
 
     def _judge_leftovers(self) -> Verdict | None:
-        """Judge the loop while no attempt is overdue. If no handler runs on the loop, it must answer within a lease."""
+        """Judge a loop that is blocked by code that belongs to no attempt, while no attempt is overdue.
+
+        The loop is not given up while async handlers run. Otherwise it must answer within a lease.
+        """
         if any(not attempt.ended and attempt.handler.run_in == "async" for attempt in self._worker.attempts):
             return None
         if self._held < max(LOOKS_PER_LEASE * self._interval, UNSEEN_GRACE):

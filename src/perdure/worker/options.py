@@ -17,13 +17,13 @@ class Exit(IntEnum):
 
     DONE = 0
     CRASHED = 1
-    """One of the worker's own loops died, and the worker stopped in order."""
+    """The worker stopped because of an error, for example because one of its own loops died."""
     GAVE_BACK = 10
     """The time to drain was over, and jobs were given back unfinished."""
     SLOTS_LOST = 11
     """Every thread was taken by a handler that would not end."""
     LOOP_BLOCKED = 12
-    """A handler blocked the event loop past its timeout and grace."""
+    """A handler blocked the event loop past its timeout and grace, or other code blocked the loop for long."""
 
 
 @dataclass(frozen=True, slots=True)

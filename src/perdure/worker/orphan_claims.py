@@ -8,18 +8,18 @@ from perdure.model.job import Lease
 class OrphanClaims:
     """Finds orphan claims.
 
-    The answer to a claim may still arrive while a cycle is under way. So a claim counts as an orphan only after a wait:
-    all cycles that had begun when it was first seen must have ended.
+    The answer to a claim may still arrive while a cycle is under way. So an unknown claim counts as an orphan only once
+    all cycles have ended that had begun when the claim was first seen.
     """
 
     def __init__(self) -> None:
         self._seen_in: dict[Lease, int] = {}
 
     def lost(self, unknown: set[Lease], *, begun: int, started_through: int) -> set[Lease]:
-        """The orphans among the claims that the worker does not know.
+        """The orphans among the claims that the database reports and the worker does not know.
 
-        ``begun``: the number of the last cycle that has begun. ``started_through``: all cycles up to this number have
-        ended.
+        ``begun``: the number of the last cycle that has begun. ``started_through``: the worker has started the jobs of
+        all cycles up to this number.
         """
         lost = {lease for lease in unknown if self._seen_in.get(lease, begun + 1) <= started_through}
         self._seen_in = {lease: self._seen_in.get(lease, begun) for lease in unknown - lost}

@@ -15,7 +15,7 @@ from perdure.worker.operations import WorkerOperations
 class ClaimReleaser:
     """Gives claims back, in the event loop's thread.
 
-    ``background`` starts a task. ``due`` is called after each release.
+    ``background`` starts an asyncio task. ``due`` is called after each release, because jobs are due again.
     """
 
     def __init__(

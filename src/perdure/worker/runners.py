@@ -21,14 +21,16 @@ NO_THREAD = 5 * SECOND
 """How long a job is put off if no thread could be started for it."""
 
 CHECK_INTERVAL = 1.0
-"""Seconds between two checks for tasks that were cancelled before they began. A callback on each task would make a
-no-op job 10 % slower."""
+"""Seconds between two checks for asyncio tasks that were cancelled before they began.
+
+A callback on each asyncio task would make a no-op job 10 % slower.
+"""
 
 _log = logging.getLogger("perdure.worker")
 
 
 class LoopRunner:
-    """Runs async handlers, each as a task of the event loop."""
+    """Runs async handlers, each as an asyncio task."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,11 +51,11 @@ class LoopRunner:
             task.cancel()
 
     def give_up(self, attempt: Attempt) -> None:
-        """End the attempt. Its task continues without a slot."""
+        """End the attempt. Its asyncio task continues without a slot."""
         attempt.give_up()
 
     def attempt_of(self, task: asyncio.Task[Any] | None) -> Attempt | None:
-        """The attempt whose handler runs as this task or has created this task. Called from any thread."""
+        """The attempt whose handler runs as this asyncio task or has created it. Called from any thread."""
         # Python 3.11 does not expose a task's context.
         context = getattr(task, "get_context", dict[Any, Any])()
         running = context.get(current_context)

@@ -33,7 +33,7 @@ class SaveCall:
         self._began: float | None = None
 
     def was_waiting(self, at: float) -> bool:
-        """Whether the handler waited for the database at this time, in a save that has not returned or raised."""
+        """Whether a save that is under way or was cancelled had waited for ``LONG_SAVE`` seconds at this time."""
         return self._began is not None and at - self._began > LONG_SAVE
 
     def write(self, report: JobReport, *, should_stop: Callable[[], bool]) -> Plan[ReportAnswer]:
@@ -85,7 +85,7 @@ def encode_checkpoint(value: object) -> str:
 
 
 def without_progress(report: JobReport) -> JobReport:
-    """The report without its progress: done and total were reported separately and contradict each other."""
+    """The report without its progress, because done and total were reported separately and contradict each other."""
     return report._replace(report=msgspec.structs.replace(report.report, done=None, total=None))
 
 

@@ -79,7 +79,7 @@ class Slots:
             await self._processes.check(stop)
 
     def runner_of(self, job: Claimed, handler: Handler) -> Runner:
-        """The runner of a job. A suspect, which may have ended its workers, runs alone in a process."""
+        """The runner of a job. A suspect, which may have ended its workers, runs alone in a process if possible."""
         alone = handler.run_in == "process" or (
             is_suspect(job.crashes, job.interruptions) and self._processes.ready
         )

@@ -17,7 +17,7 @@ MOST_AHEAD = 16 << 20
 """The most bytes of results that are read before an async handler begins.
 
 If its parents have more, their results are read on demand. This depends only on the parents, never on other results
-that the worker holds in memory.
+that the worker holds in memory, so every attempt of a step does the same.
 """
 
 MOST_ARGUMENTS = 64 << 20
@@ -51,7 +51,7 @@ class StepNeeds:
 
     @property
     def unknown(self) -> list[str]:
-        """The keys to which the arguments refer, without the keys of direct parents."""
+        """The keys to which the arguments refer, without the keys of steps that are known already."""
         return [key for key in self._references if key not in self._known]
 
     def add_ancestors(self, found: Iterable[ParentResult]) -> None:
@@ -67,7 +67,10 @@ class StepNeeds:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether to read all results before the handler begins: async code cannot wait in ``ctx.results``."""
+        """Whether to read the results of all parents before the handler begins.
+
+        Async code needs this, because it cannot wait in ``ctx.results``.
+        """
         handler = self._attempt.handler
         takes_context = handler.signature.context is not None
         return handler.is_async and takes_context and bytes_of(self._parents) <= MOST_AHEAD

@@ -144,7 +144,7 @@ class Preparation:
             self._timer = asyncio.get_running_loop().call_later(allowed, self.attempt.stop, "timeout")
 
     def pause(self) -> None:
-        """Stop the timeout, for example while this step waits until other steps release memory."""
+        """Stop the timer of the timeout, for example while this step waits until other steps release memory."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from perdure.request.events import JobEvent, Listener
 
 LIMIT = 10.0
-"""Seconds that a call of a listener may take."""
+"""Seconds that a call of a listener may take. Then an async call is cancelled, and a synchronous call is logged."""
 MOST = 1_000
 """How many events may wait for one listener. Further events are dropped."""
 CLOSE_WITHIN = 5.0

@@ -1,4 +1,4 @@
-"""The sweeper: periodic duties, some of them only for one elected worker.
+"""The sweeper: periodic duties. Most duties are done only by the elected worker.
 
 A new duty is one entry in ``Sweeper.duties``, and the operation that it performs.
 """
@@ -55,7 +55,7 @@ class Duty:
     name: str
     run: Callable[[], Awaitable[object]]
     failure: str
-    """What the log says if the duty fails with an error that waiting does not cure. It is logged once."""
+    """The log message for an error that waiting does not cure. It is logged once, until the duty succeeds again."""
     interval: float = 0.0
     """The least number of seconds from one run to the next. With 0, the duty runs at every sweep."""
     leader_only: bool = True
@@ -120,9 +120,9 @@ class Sweeper:
             await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
 
     async def sweep(self) -> Exception | None:
-        """Do what is due; return the last error for which a single job may be the cause.
+        """Do the duties that are due. Return the last error that looks like an outage but that one job may cause.
 
-        Such an error does not stop the other duties. An error of a database that is away is raised. Others are logged.
+        After such an error, the other duties are still done. An outage is raised. ``DAMAGED`` errors are logged.
         """
         leads: bool | None = None
         refusal: Exception | None = None
@@ -151,19 +151,20 @@ class Sweeper:
         return refusal
 
     def _note_wait(self, began: float) -> None:
-        """If this took long, the store probably waited for a database that was away: postpone retirement."""
+        """Postpone retirement if a call took long, because the store probably waited for a database that was away."""
         if self._waits_long(began):
             self._postpone_retirement()
 
     def _waits_long(self, began: float) -> bool:
-        """Whether so much time has passed that leases may have expired.
+        """Whether so much time has passed since ``began`` that leases may have expired.
 
-        A heartbeat is sent every third of a lease, so every lease had two thirds left. Half is on the safe side.
+        A worker renews its lease every third of the lease, so each lease had about two thirds left. Half a lease is a
+        safe limit.
         """
         return monotonic() - began > self._lease / 2
 
     def _postpone_retirement(self) -> None:
-        """Let no worker count as silent for the time of one lease: others could not send heartbeats either."""
+        """Retire no silent worker for the time of one lease, because other workers could not send heartbeats either."""
         self._trusts_at = monotonic() + self._lease
 
     async def _retire_silent(self) -> None:
@@ -227,7 +228,10 @@ class Sweeper:
                 self._hooks.row("canceled", row)
 
     async def _retire_dead(self) -> None:
-        """Retire workers that have certainly died. On one host this is known at once, long before their lease ends."""
+        """Retire workers that have certainly died, without waiting for their leases to end.
+
+        This is possible only if all workers run on one host.
+        """
         if not self._store.detects_dead_workers:
             return
         workers = await self._store.aperform(worker_ops.list_workers)

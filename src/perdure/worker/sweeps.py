@@ -21,7 +21,7 @@ from perdure.worker.database_errors import PERHAPS_REFUSED, is_refusal
 MOST_EXPIRED = 10_000
 """How many expired jobs are remembered until they are reported.
 
-In a program without a worker, they are never reported.
+A program without a worker never reports them, so the number has to be limited.
 """
 
 MOST_PAGES = 20
@@ -29,7 +29,7 @@ MOST_PAGES = 20
 
 
 class Sweeps:
-    """The sweeps of WorkerOperations."""
+    """The writes of sweeps, as plans. The sweeper and claims share this object."""
 
     def __init__(self, damaged: DamagedRows, rng: random.Random) -> None:
         self._damaged = damaged

@@ -99,7 +99,7 @@ class TransactionBlock:
             self._conn.close()
 
     def waits_for_nobody(self, conn: object) -> bool:
-        """Whether this is the block's own SQLite connection, which is never async and already has the lock."""
+        """Whether ``conn`` is this block's SQLite connection, which is never async and already has the write lock."""
         return self._holds_all and conn is self._conn
 
     @contextmanager

@@ -41,7 +41,8 @@ from perdure.worker.sweeper import Sweeper
 FLUSH, LAST = 5.0, 1.0
 """``FLUSH``: seconds to record the last outcomes.
 
-``LAST``: the least seconds for the last try. Other workers rescue the jobs whose outcomes could not be recorded.
+``LAST``: the least seconds for the last try, even if ``FLUSH`` is used up. Other workers rescue the jobs whose outcomes
+could not be recorded.
 """
 
 _log = logging.getLogger("perdure.worker")
@@ -94,7 +95,7 @@ class Worker:
             self._guard.stop_asked()
 
     def stop_at_once(self) -> None:
-        """Stop, and do not wait for handlers."""
+        """Stop without the time to drain: ask handlers to stop now."""
         self._at_once = True
         self.stop()
 
@@ -251,7 +252,7 @@ class Worker:
         return list(self._executor.attempts)
 
     def on_beat(self, identity: str, before: Sequence[Lease], beat: Beat) -> None:
-        """Compare the jobs that the database believes this worker runs with the attempts that it runs."""
+        """Compare the jobs that the database believes this worker runs with the worker's attempts."""
         if not beat.live:
             self._executor.cycle.wake()  # claim again: claims under the retired identity found nothing
         self._identity.configs = beat.configs
@@ -345,9 +346,10 @@ class Worker:
         self._guard.end()
 
     def end_without_loop(self, error: BaseException) -> None:
-        """Record attempts from this thread, and end the process if the worker owns it.
+        """End a worker whose event loop cannot run any more, for example because a handler closed its selector.
 
-        This is for an event loop that cannot run any more, for example because a handler closed the loop's selector.
+        If the worker owns its process, record all attempts from this thread and end the process. Otherwise only end the
+        heartbeat.
         """
         if not self.ready.is_set():
             return

@@ -193,7 +193,7 @@ class Child:
     def _asked_to_stop(self, number: int, _frame: object) -> None:
         """Handle SIGTERM.
 
-        The signal is ignored unless the worker asked to stop: a supervisor may send it to all processes of a service.
+        The signal is ignored unless the worker sent ``Stop``, because a supervisor may signal every process.
         """
         if not self._stop_asked or self._stopped:
             return
@@ -204,7 +204,7 @@ class Child:
         self._context.cancel_requested = self._stopped = True
         if self._phase == "awaiting" and self._cancel is not None:
             self._cancel()
-        # Do not raise while a message is being sent: the worker could not read half a message.
+        # Do not raise while a message is being sent, because half a message is unreadable. ``_send`` raises afterwards.
         elif self._phase == "calling" and not self._sending:
             raise Stopped
 

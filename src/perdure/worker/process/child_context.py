@@ -121,7 +121,7 @@ class ChildContext(JobContext):
 def _encodable(report: Report) -> Report:
     """The report with values that can be encoded.
 
-    A number that is too large becomes a smaller number that is refused as well.
+    A number that is too large to encode becomes a smaller number that the worker refuses as well.
     """
     most = MOST_PROGRESS + 1
 

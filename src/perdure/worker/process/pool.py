@@ -61,7 +61,10 @@ class ProcessRunner:
 
     @property
     def free(self) -> int:
-        """How many slots are free for tasks that always run in processes. Suspects of other tasks take slots, too."""
+        """The number of slots, busy or not, for tasks that always run in processes.
+
+        Suspects of other tasks take the remaining slots.
+        """
         if self._paused:
             return 0
         guests = sum(attempt.handler.run_in != "process" for attempt in (*self._busy, *self._waiting))
@@ -114,7 +117,7 @@ class ProcessRunner:
             attempt.end(None, monotonic())
 
     def give_up(self, attempt: Attempt) -> None:
-        """Give the attempt's slot to another child, because not even SIGKILL has ended this child."""
+        """Kill the attempt's child, which has not ended in time. Free the slot without waiting for the child's end."""
         if (slot := self._busy.pop(attempt, None)) is not None:
             slot.kill()
         attempt.give_up()
@@ -192,7 +195,7 @@ class ProcessRunner:
         return slot
 
     def _keep_idle(self, slot: Slot) -> None:
-        """Keep a child for the next job. The last child kept is used first, so that unused children time out."""
+        """Keep a child for the next job. The child kept last is used first, so that superfluous children time out."""
         self._idle.append(slot)
         slot.retire_after(IDLE)
 
@@ -201,9 +204,10 @@ class ProcessRunner:
             self._begin(self._waiting.popleft())
 
     def _send_back(self, attempt: Attempt) -> None:
-        """Send back an attempt whose handler has not begun.
+        """Handle an attempt for which no process can be started.
 
-        A suspect whose task needs no process runs in the worker itself. Any other job goes back to the queue.
+        A suspect whose task needs no process runs in the worker itself, unless it was asked to stop. Any other job is
+        released.
         """
         if self._in_place is not None and attempt.handler.run_in != "process" and attempt.stop_reason is None:
             self._in_place(attempt)

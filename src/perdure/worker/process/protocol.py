@@ -123,7 +123,7 @@ class Committing(msgspec.Struct, frozen=True, tag=True):
 
 
 class RolledBack(msgspec.Struct, frozen=True, tag=True):
-    """The success was not committed, and the handler continues."""
+    """The transaction of an announced success (``Committing``) was rolled back."""
 
     number: int
 
@@ -178,7 +178,7 @@ def _bare(outcome: Outcome) -> Outcome:
 
 
 FRAME = 1024 * 1024
-"""The most bytes of a frame. A message may have any number of frames: a handler enqueues as many jobs as it likes."""
+"""The most bytes of a frame. A message may have many frames, because a handler may enqueue any number of jobs."""
 MORE = 1 << 31
 """A bit that is set in the length of each frame except the last frame of a message."""
 

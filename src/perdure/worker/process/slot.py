@@ -84,7 +84,7 @@ class Slot:
         self.loaded = False
         self.attempt: Attempt | None = None
         self.worn_out = alone
-        """Whether the child gets no further job."""
+        """Whether the child gets no further job. A child that was started for a suspect runs only that job."""
         self._channel.send(load)
         self._set_timer(self._loop.call_later(LOADING, self._too_slow))
 

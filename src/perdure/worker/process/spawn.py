@@ -64,7 +64,7 @@ class Spawned:
             os.killpg(self._process.pid, number)
 
     def _watch(self) -> None:
-        """Watch for the end of the process itself. Its socket may stay open in processes that it forked."""
+        """Watch the process instead of its socket, which may stay open in processes that it forked."""
         try:
             self._pidfd = os.pidfd_open(self._process.pid)
         except (AttributeError, OSError):
