@@ -24,6 +24,8 @@ from tests.test_errors import CLASSES, codes_in_the_package
 MOST_JOBS = 300
 """With more rows, they are deleted: the tables that each example reads must stay small."""
 
+SETTINGS = ("queue", "named_limit", "limit_lock")
+
 _COUNT = "SELECT " + ", ".join(f"(SELECT count(*) FROM perdure.{table})" for table in TABLES)
 
 
@@ -63,10 +65,10 @@ class Ground:
             cursor.execute(text, params)
             return cursor.fetchall() if cursor.description else []
 
-    def rows(self) -> tuple[int, ...]:
-        """How many each table has."""
+    def rows(self) -> tuple[object, ...]:
+        """How many each table has, and all settings."""
         (counts,) = self.sql(_COUNT)
-        return counts
+        return *counts, *(self.sql(f"SELECT * FROM perdure.{table} ORDER BY 1") for table in SETTINGS)
 
     def tidy(self) -> None:
         (jobs,) = self.sql("SELECT count(*) FROM perdure.job")[0]

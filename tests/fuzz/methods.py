@@ -61,6 +61,7 @@ options: Values = some(
     tenant=mostly(None, SECRET, texts),
     idempotency_key=mostly(None, SECRET, texts),
     unique_key=mostly(None, SECRET, texts),
+    concurrency_key=mostly(None, SECRET, texts),
     tags=mostly(None, [], ["a"], st.lists(texts, max_size=3)),
     meta=mostly(None, {}, {"a": SECRET}, st.dictionaries(texts, plain, max_size=3)),
 )

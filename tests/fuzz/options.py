@@ -41,7 +41,7 @@ def _using(ground: Ground, asked: dict[str, Any]) -> None:
     stored = {field: getattr(row, field) for field in row.__struct_fields__}
     if not job.created:
         return  # a unique key: another job answers
-    for option in ("queue", "tenant", "unique_key"):
+    for option in ("queue", "tenant", "unique_key", "concurrency_key"):
         if (value := asked.get(option)) is not None:
             assert stored[option] == (value.value if isinstance(value, Enum) else str.__str__(value))
     for option in ("priority", "max_attempts"):
@@ -76,6 +76,9 @@ task_options: Values = some(
     timeout=mostly(None, 1, spans),
     backoff=backoff,
     max_crashes=mostly(None, 1, integers),
+    concurrency=mostly(None, 1, integers),
+    concurrency_key=mostly(None, "{n}", lambda n=0: n, texts),
+    limits=mostly([], ["printer"], st.lists(texts, max_size=2)),
     run_in=mostly(None, "async", "thread", "process"),
     fatal=mostly((), ValueError, [KeyError]),
     timeout_grace=mostly(1, spans),

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.fuzz import arguments, commands, endings, options, rows
+from tests.fuzz import arguments, commands, endings, limits, options, rows
 from tests.fuzz.explore import Subject
 from tests.fuzz.ground import Ground
 from tests.fuzz.methods import NOTHING, VERBS, settle
@@ -26,4 +26,5 @@ SUBJECTS: dict[str, Subject] = {
     verb: Subject(st.tuples(st.booleans(), asked), _asking(verb), 2 if asked is NOTHING else 150)
     for verb, asked in VERBS.items()
 }
-SUBJECTS |= arguments.SUBJECTS | options.SUBJECTS | endings.SUBJECTS | rows.SUBJECTS | commands.SUBJECTS
+SUBJECTS |= arguments.SUBJECTS | options.SUBJECTS | limits.SUBJECTS
+SUBJECTS |= endings.SUBJECTS | rows.SUBJECTS | commands.SUBJECTS
