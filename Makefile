@@ -116,7 +116,7 @@ bench-worker: .venv/.installed ## Measure a whole worker
 	$(BIN)/python -m bench.worker
 
 .PHONY: bench-limits
-bench-limits: .venv/.installed ## Measure limits, full keys and many queues (a quarter of an hour; BASE=COMMIT compares)
+bench-limits: .venv/.installed ## Measure limits, full keys and many queues (25 minutes; BASE=COMMIT compares)
 	$(BIN)/python -m bench.limits $(if $(BASE),--base $(BASE))
 
 .PHONY: bench-workflows

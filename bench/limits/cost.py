@@ -1,4 +1,4 @@
-"""Limited jobs beside the same jobs without a limit. No limit is ever reached by more than its keys' jobs."""
+"""Limited jobs beside the same jobs without a limit. The limits are wide: only a few keys are ever full."""
 
 from __future__ import annotations
 
