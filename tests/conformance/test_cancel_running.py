@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from perdure.errors import InvalidTask
@@ -9,7 +11,7 @@ from perdure.model.lifecycle import Canceled
 from tests.conformance.world import World, ids
 
 
-def states(world: World, jobs: list) -> list[str]:  # type: ignore[type-arg]
+def states(world: World, jobs: list[Any]) -> list[str]:
     rows = map(world.row, jobs)
     return [
         "stopping" if row.state == "running" and row.cancel_requested_at is not None else row.state

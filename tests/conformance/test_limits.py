@@ -230,6 +230,9 @@ def test_wrong_limits_are_refused(world: World) -> None:
         world.task("a", concurrency_key="{n}")
     with pytest.raises(InvalidTask, match="neither tenant nor a parameter"):
         world.task("b", concurrency=1, concurrency_key="{m}")
+    for template in ("{n!r}", "{n:d}", "{n:{note}}"):
+        with pytest.raises(InvalidTask, match="may only name arguments"):
+            world.task("f", concurrency=1, concurrency_key=template)
     with pytest.raises(InvalidTask, match="names no argument"):
         world.task("c", concurrency=1, concurrency_key="fixed")
     with pytest.raises(InvalidOption, match="concurrency"):
@@ -278,3 +281,29 @@ def test_spare_jobs_replace_those_that_another_worker_claims_first(
     request = ClaimRequest(world.worker, ["work"], 2, limits=version, limited=ids(jobs[:4]))
     assert ids(world.claim(1)) == ids(jobs[:1])
     assert ids(world.store.perform(claim_ops.claim, request).jobs) == ids(jobs[claimed])
+
+
+def test_keyless_jobs_are_not_limited_behind_a_full_key(world: World) -> None:
+    work = world.task(concurrency=1, concurrency_key="{note}")
+    world.app.enqueue_many([work.job(n, note="full") for n in range(20)])
+    keyless = [work.enqueue(note="") for _ in range(4)]
+    assert len(world.claim(1)) == 1
+    assert ids(world.claim(5)) == ids(keyless)
+
+
+def test_a_key_that_is_half_full_does_not_hide_others(world: World) -> None:
+    work = world.task(concurrency=2, concurrency_key="{note}")
+    jobs = [work.enqueue(note=note) for note in ("a", "a", "b")]
+    assert ids(world.claim(3)) == ids(jobs)
+    world.app.enqueue_many([work.job(note=note) for note in ("a", "a", "b", "b", "c")])
+    assert len(world.claim(2)) == 2
+
+
+def test_a_free_key_does_not_wait_for_jobs_of_lower_priority(world: World) -> None:
+    work = world.task(concurrency=1, concurrency_key="{note}")
+    low = world.task("low", priority=-1, concurrency=50)
+    world.app.enqueue_many([work.job(n, note="full") for n in range(20)])
+    other = work.enqueue(note="other")
+    world.app.enqueue_many([low.job() for _ in range(20)])
+    assert len(world.claim(1)) == 1
+    assert other.id in ids(world.claim(2))

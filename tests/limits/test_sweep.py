@@ -86,7 +86,7 @@ class Fleet:
         """Until others have taken its jobs."""
         victim = rng.choice(self._workers)
         victim.wait_for("tasks")  # before it has registered, nobody would miss it
-        victim.suspend(app.database.url)
+        victim.suspend(self._env["PERDURE_URL"])
         try:
             until(lambda: not is_known(victim, app))
         finally:

@@ -88,6 +88,7 @@ def _limited_claims(n: int) -> Mapping[str, Hot]:
         # Every running job counts.
         "count_limited": Hot("count_limited", {**limited, "ended": "[]"}, RUNNING),
         "find_limited": Hot("find_limited", {**limited, **worker, **asked}, n * GROUPS),
+        "find_keyless": Hot("find_keyless", {**group, "n": n}, n),
         "find_by_key": Hot("find_by_key", {**group, **keys}, n),
         "claim_limited": Hot("claim_limited", {**worker, "ids": chosen, "n": n}, n + RUNNING),
     }

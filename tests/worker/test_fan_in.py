@@ -301,7 +301,7 @@ async def test_arguments_that_grow_too_large_are_a_clear_error(
     error = steps["amplified"].error
     assert error is not None
     assert (error.kind, error.code) == ("fatal", "job.payload_too_large")
-    assert "ask for one at a time" in error.message
+    assert "read one result at a time" in error.message
 
 
 async def test_the_timeout_of_a_step_covers_the_reading_of_its_results(app: App, reads: Reads) -> None:

@@ -7,7 +7,6 @@ docs/decisions/0027.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from perdure.ops.claim import ClaimRequest
 from perdure.ops.op import Op, Param, Query, Row, ask_all, ask_last, operation
 from perdure.ops.topics import LIMITS
 
-FIRST_KEY = ""
+FIRST_KEY = NO_KEY = ""
 """The first of all concurrency keys. Jobs with this key are not limited by their key."""
 
 MOST_PASSED_OVER = 100
@@ -147,7 +146,8 @@ def find_fitting(
     room = Room(limits, counts)
     chosen, blocked = room.choose(found, request.n)
     reached: Mapping[Group, str] = {}
-    if groups := _hidden_groups(due, blocked, room, page) if len(chosen) < request.n else []:
+    last = chosen[-1] if len(chosen) == request.n else None
+    if groups := _hidden_groups(due, blocked, room, page, last):
         room = Room(limits, counts)
         by_key, reached = yield from _find_by_key(groups, request.n, room, limits, cursors, unusable=unusable)
         found += [job for job in by_key if job.id not in sent and job.id not in passed_over]
@@ -157,10 +157,20 @@ def find_fitting(
     return Fitting(chosen, spares, reached, supersede)
 
 
-def _hidden_groups(due: Iterable[Due], blocked: Iterable[Due], room: Room, page: int) -> list[Group]:
-    """The groups in which jobs with full keys may hide later jobs: those that have at least a page of due jobs."""
-    sizes = Counter(job.group for job in due)
-    return sorted({job.group for job in blocked if room.key_is_full(job) and sizes[job.group] == page})
+def _hidden_groups(
+    due: Iterable[Due], blocked: Iterable[Due], room: Room, page: int, last: Due | None
+) -> list[Group]:
+    """The groups in which jobs with full keys may hide others: those that have at least a page of due jobs.
+
+    ``last``: the last of the chosen jobs, if they are enough. Then only jobs that come before it matter.
+    """
+    pages: dict[Group, list[Due]] = {}
+    for job in due:
+        pages.setdefault(job.group, []).append(job)
+    groups = {job.group for job in blocked if room.key_is_full(job)}
+    return sorted(
+        group for group in groups if len(pages[group]) == page and (last is None or max(pages[group]) < last)
+    )
 
 
 def _searches(request: ClaimRequest, limits: Limits, page: int, ended: Sequence[str]) -> Sequence[Query]:
@@ -195,9 +205,16 @@ def _find_by_key(
     the first key.
     """
     starts = {group: cursors.get(group.place, FIRST_KEY) for group in groups}
-    found: dict[str, Due] = {}
     reached: dict[Group, str] = {}
     most = -(-2 * n // max(1, len(groups)))
+    answers = yield from ask_all(
+        *(Query("find_keyless", {**_in_group(group), "n": most}) for group in groups)
+    )
+    found = {
+        id: Due(group.rank, -group.priority, run_at, id, group.queue, group.task, NO_KEY)
+        for group, rows in zip(groups, answers, strict=True)
+        for id, run_at in rows
+    }
     while starts and len(found) < n:
         queries = [
             _search_by_key(group, start, most, room, limits, unusable) for group, start in starts.items()
@@ -221,15 +238,17 @@ def _search_by_key(group: Group, after: str, most: int, room: Room, limits: Limi
     return Query(
         "find_by_key",
         {
-            "queue": group.queue,
-            "priority": group.priority,
-            "task": group.task,
+            **_in_group(group),
             "full": rows_of(full),
             "each": min(most, limits.tasks[group.task].concurrency or most) + unusable,
             "after": after,
             "n": most + len(full),  # a full key gives one row without a job
         },
     )
+
+
+def _in_group(group: Group) -> dict[str, Param]:
+    return {"queue": group.queue, "priority": group.priority, "task": group.task}
 
 
 def _spare_jobs(due: Iterable[Due], chosen: Collection[Due], room: Room, n: int) -> list[Due]:

@@ -26,8 +26,8 @@ This is long enough: if the elected worker dies, another worker takes over withi
 """
 
 FEW = 50
-"""Up to this many pairs of queue and priority in which no job is due soon are left alone: each costs a claim about
-10 µs."""
+"""Nothing is set aside unless there are more than this many pairs of queue and priority without a job that is due soon.
+Each such pair costs a claim only about 10 µs."""
 
 
 QUEUES = 2000

@@ -43,9 +43,15 @@ class ConcurrencyKey:
 
 def _check(template: str, task: str, signature: Signature) -> None:
     try:
-        fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+        parsed = [part for part in Formatter().parse(template) if part[1] is not None]
     except ValueError as error:
         raise InvalidTask(f"concurrency_key of the task {task} is not a template: {error}.") from None
+    if any(spec or conversion for _, _, spec, conversion in parsed):
+        raise InvalidTask(
+            f"concurrency_key of the task {task} may only name arguments, as in '{{customer}}'. "
+            "Give a function to format them."
+        )
+    fields = [str(field) for _, field, _, _ in parsed]
     if not fields:
         raise InvalidTask(
             f"concurrency_key of the task {task} names no argument, so all jobs would have the same key: "

@@ -31,8 +31,8 @@ MOST_CYCLES = 2
 """How many cycles may be under way at the same time on PostgreSQL. On SQLite only one may be."""
 
 SOON = 1.0
-"""If polls are at most this many seconds apart, a claim may miss jobs that were committed late, because the next poll
-finds them."""
+"""If polls are at most this many seconds apart, a claim need not find jobs that were enqueued long before their commit.
+The next poll finds them."""
 
 RETRY_RECORD, RETRY_EACH = 1.0, 0.01
 """Seconds between two tries to record outcomes that the database did not take: at least ``RETRY_RECORD``, and at least
@@ -104,7 +104,7 @@ class Cycle:
 
     @property
     def started_through(self) -> int:
-        """The number of the last cycle before the oldest that is under way. All jobs up to that cycle were started."""
+        """The jobs of all cycles up to this number were started. A later cycle may still be under way."""
         return min(self._under_way, default=self.begun + 1) - 1
 
     @property
@@ -204,7 +204,7 @@ class Cycle:
 
     @property
     def _claim_sizes(self) -> tuple[int, int]:
-        """How many jobs the next cycle claims for each group, for slots that are free or that its outcomes free."""
+        """How many jobs the next cycle claims for each group. The slots of attempts that it records count as free."""
         if not self.claiming:
             return 0, 0
         here, in_processes = _freed_by(self._ended)
@@ -304,8 +304,8 @@ class Cycle:
     async def _write_logs(self, ended: Iterable[Attempt]) -> Collection[Attempt]:
         """Write the log lines of attempts that ended. Their outcomes carry the last reports, but no log lines.
 
-        Return the attempts whose outcomes must wait, because the database refused their lines. A single row may be the
-        cause.
+        Return the attempts whose outcomes must wait, because the database refused their lines. One bad row may be the
+        cause, so this is not treated as an outage, and the other outcomes are recorded.
         """
         reports = [(attempt, report) for attempt in ended if (report := attempt.context.take_logs())]
         if not reports:

@@ -84,8 +84,8 @@ class StepNeeds:
         if self.argument_bytes > MOST_ARGUMENTS:
             raise PayloadTooLarge(
                 f"with the results they refer to, the arguments take {self.argument_bytes} bytes of JSON, more than"
-                f" {MOST_ARGUMENTS}: take the context instead, and ask for one at a time, by ctx.results in a thread or"
-                " process and by ctx.aresults() in async code"
+                f" {MOST_ARGUMENTS}: let the handler take the context instead, and read one result at a time, with"
+                " ctx.results in a thread or process, or with ctx.aresults() in async code"
             )
 
     @property

@@ -120,9 +120,10 @@ class Sweeper:
             await asyncio.sleep(random.uniform(0.75, 1.0) * TICK)
 
     async def sweep(self) -> Exception | None:
-        """Do the duties that are due. Return the last error that looks like an outage but that one job may cause.
+        """Do the duties that are due. Raise an outage, and log ``DAMAGED`` errors.
 
-        After such an error, the other duties are still done. An outage is raised. ``DAMAGED`` errors are logged.
+        Some errors may be an outage, or may only mean that the database refuses one bad job. After such an error, the
+        other duties are still done, and the last such error is returned.
         """
         leads: bool | None = None
         refusal: Exception | None = None
@@ -158,8 +159,8 @@ class Sweeper:
     def _waits_long(self, began: float) -> bool:
         """Whether so much time has passed since ``began`` that leases may have expired.
 
-        A worker renews its lease every third of the lease, so each lease had about two thirds left. Half a lease is a
-        safe limit.
+        A worker sends three heartbeats per lease. So at ``began``, the lease of each live worker had at least about two
+        thirds of its time left. Half a lease is a safe limit.
         """
         return monotonic() - began > self._lease / 2
 

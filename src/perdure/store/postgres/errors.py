@@ -32,7 +32,10 @@ from perdure.errors import (
 FORBIDDEN: Final = "42501"
 
 MOVED: Final = "PDMVD"
-"""The SQLSTATE of the triggers of a move, see move/postgres.py."""
+"""The SQLSTATE with which triggers refuse writes if the jobs were moved to another database, or are being moved.
+
+See move/postgres.py.
+"""
 
 REFUSED_SETTINGS: Final = "PDSET"
 """Our own code for the case that a server refuses the settings of a new session.

@@ -52,7 +52,7 @@ def _refuse_if_changed(migration: Migration, checksum: str) -> None:
 
 
 def _done(migration: Migration, checksum: str) -> int:
-    """How many statements of an unfinished migration were run, found by its recorded checksum."""
+    """How many statements of an unfinished migration were run: the recorded checksum is of these statements only."""
     if not migration.is_online:
         raise SchemaDirty(
             f"Migration {migration} was begun and never finished; restore the database from a backup."

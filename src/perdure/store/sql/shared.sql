@@ -381,6 +381,15 @@ SELECT queue, task, due, keyed
                 OR EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = grp.queue AND {queue_is_limited}))) counted
  WHERE due > 0;
 
+-- name: find_keyless
+-- The first due jobs of a task in one queue and priority to which no concurrency key applies.
+SELECT id, run_at
+  FROM perdure.job INDEXED BY perdure.job_claim_key
+ WHERE state = 'ready' AND held IS NULL AND queue = :queue AND priority = :priority AND task = :task
+   AND concurrency_key IS NOT NULL AND concurrency_key = '' AND run_at <= :now
+   AND {not_expired}
+ ORDER BY run_at, id LIMIT :n;
+
 -- name: find_superseded
 -- The jobs that newer ones replace: of each task that cancels running jobs, or of each of its keys, all jobs that run or are
 -- due, except the newest. A job that was asked to stop is not listed again.
