@@ -305,9 +305,10 @@ chosen AS MATERIALIZED (
      WHERE {worker_may_claim}
      LIMIT :n),
 counted AS (
-    SELECT id, CAST(0 AS bigint) AS rank, queue, task, concurrency_key FROM running
+    SELECT CAST(NULL AS uuid) AS id, CAST(0 AS bigint) AS rank, queue, task, concurrency_key, count(*) AS n
+      FROM running GROUP BY queue, task, concurrency_key
     UNION ALL
-    SELECT id, rank, queue, task, concurrency_key FROM chosen),
+    SELECT id, rank, queue, task, concurrency_key, 1 FROM chosen),
 {beyond_limits}
 UPDATE perdure.job
    SET {set_claimed}

@@ -41,25 +41,27 @@ NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = asked.queue AND {queue_
        AND {worker_may_claim}
 
 -- fragment: beyond_limits
--- The jobs in `counted` (id, rank, queue, task, concurrency_key) for which a limit has no free slot. Jobs that run
--- already have the rank 0. The limit for a task's concurrency keys does not apply to a job without a key.
+-- The jobs in `counted` (id, rank, queue, task, concurrency_key, n) for which a limit has no free slot. Jobs that run
+-- already have the rank 0, and n alike share one row. The limit for a task's concurrency keys does not apply to a job
+-- without a key.
 under AS (
-    SELECT c.id, c.rank, 'task' AS kind, coalesce(t.concurrency_scope, t.name) AS name,
+    SELECT c.id, c.rank, c.n, 'task' AS kind, coalesce(t.concurrency_scope, t.name) AS name,
            CASE WHEN t.keyed THEN c.concurrency_key ELSE '' END AS key, t.concurrency
       FROM counted c JOIN perdure.task t ON t.name = c.task
      WHERE t.concurrency IS NOT NULL AND (NOT t.keyed OR c.concurrency_key <> '')
     UNION ALL
-    SELECT c.id, c.rank, 'named', l.name, '', l.concurrency
+    SELECT c.id, c.rank, c.n, 'named', l.name, '', l.concurrency
       FROM counted c JOIN perdure.task t ON t.name = c.task
            CROSS JOIN {names_of_limits} JOIN perdure.named_limit l ON l.name = given.value
      WHERE l.concurrency IS NOT NULL
     UNION ALL
-    SELECT c.id, c.rank, 'queue', q.name, '', q.concurrency
+    SELECT c.id, c.rank, c.n, 'queue', q.name, '', q.concurrency
       FROM counted c JOIN perdure.queue q ON q.name = c.queue
      WHERE {queue_is_limited}),
 beyond AS (
     SELECT id
-      FROM (SELECT id, rank, concurrency, row_number() OVER (PARTITION BY kind, name, key ORDER BY rank) AS position
+      FROM (SELECT id, rank, concurrency,
+                   CAST(sum(n) OVER (PARTITION BY kind, name, key ORDER BY rank ROWS UNBOUNDED PRECEDING) AS bigint) AS position
               FROM under) placed
      WHERE rank > 0 AND position > concurrency)
 

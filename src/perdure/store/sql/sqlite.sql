@@ -138,10 +138,11 @@ chosen AS MATERIALIZED (
        AND {worker_may_claim}
      ORDER BY asked.key LIMIT :n),
 counted AS (
-    SELECT id, 0 AS rank, queue, task, concurrency_key
+    SELECT NULL AS id, 0 AS rank, queue, task, concurrency_key, count(*) AS n
       FROM perdure.job INDEXED BY perdure.job_running WHERE state = 'running'
+     GROUP BY queue, task, concurrency_key
     UNION ALL
-    SELECT id, rank, queue, task, concurrency_key FROM chosen),
+    SELECT id, rank, queue, task, concurrency_key, 1 FROM chosen),
 {beyond_limits}
 UPDATE perdure.job
    SET {set_claimed}
