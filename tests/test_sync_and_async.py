@@ -35,7 +35,8 @@ METHODS = {
     """,
     Job: "cancel get join refresh requeue",
     Enqueuer: "delay enqueue",
-    WorkerOperations: "claim cycle expire finish heartbeat lead peek register report rescue retire retire_silent",
+    WorkerOperations: "claim cycle expire finish heartbeat lead peek register report rescue retire retire_silent "
+    "supersede",
 }
 
 

@@ -22,7 +22,7 @@ limit: Values = mostly("printer", "oven", texts.filter(lambda name: SECRET not i
 """The name of a limit may be shown."""
 task_limits: Values = some(
     concurrency=mostly(None, 1, 3, integers),
-    concurrency_key=mostly(None, "{n}", "{tenant}", "{n}-{note!r:>9}", texts),
+    concurrency_key=mostly(None, "{n}", "{tenant}", "{n}-{note}", "{n!r}", texts),
     limits=mostly((), ["printer"], ["oven", "printer", "oven"], st.lists(limit, max_size=2)),
 )
 programs: Values = st.tuples(
@@ -85,7 +85,7 @@ def _named(app: App) -> list[LimitStats]:
     return [one for one in app.list_limits() if one.kind == "named"]
 
 
-TEMPLATES = ("{n}", "{tenant}", "{n}{note}", "{note!r}", "{n!s:>600}", "{n:}", "a{{{n}}}")
+TEMPLATES = ("{n}", "{tenant}", "{n}{note}", "{n:}", "a{{{n}}}", "{note}" * 99 + "x" * 600)
 
 
 def _key(ground: Ground, example: tuple[Any, Any, Any, Any]) -> None:

@@ -169,7 +169,7 @@ def test_tasks_are_written_in_the_order_of_their_names() -> None:
     for exact, asked in ((False, ["sync_tasks"]), (True, ["sync_tasks", "disable_other_tasks"])):
         script = Script()
         script.play(tasks.sync([task, other], exact=exact))
-        limits = ["lock_limits", "list_limited_tasks", "list_named_limits"]
+        limits = ["lock_limits", "list_limited_tasks"]
         assert (script.asked, script.final) == ([limits, asked], True)
         assert [row["name"] for row in json.loads(script.params("sync_tasks")[0]["tasks"])] == ["a", "b"]
 

@@ -324,7 +324,7 @@ def _sweeper(*duties: Duty, leads: bool = True) -> tuple[Sweeper, list[str]]:
         asked.append(worker)
         return leads
 
-    operations: Any = SimpleNamespace(store=None, alead=alead, aexpire=None)
+    operations: Any = SimpleNamespace(store=None, alead=alead, aexpire=None, asupersede=None)
     worker: Any = SimpleNamespace(identity="me")
     sweeper = Sweeper(worker, operations, Health(), Hooks({}, {}), lease=30.0)
     sweeper.duties = [*duties]
