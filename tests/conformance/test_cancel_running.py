@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from perdure.errors import InvalidTask
-from perdure.model.lifecycle import Canceled
+from perdure.model.job import SECOND
+from perdure.model.lifecycle import Canceled, Succeeded, Throttled
 from tests.conformance.world import World, ids
 
 
@@ -74,6 +75,29 @@ def test_other_limits_make_it_wait(world: World) -> None:
     jobs = [work.enqueue(), work.enqueue()]
     assert ids(world.claim(9)) == ids(jobs[:1])
     assert states(world, jobs) == ["running", "ready"]
+
+
+@pytest.mark.parametrize("obstacle", ["paused", "cooling", "limited"])
+def test_a_newer_job_that_cannot_start_replaces_none(world: World, obstacle: str) -> None:
+    work = world.task(concurrency=1, when_full="cancel_running")
+    jobs = [work.enqueue()]
+    (old,) = world.claim(1)
+    queue = "other" if obstacle == "limited" else "default"
+    jobs.append(work.using(queue=queue).enqueue())
+    if obstacle == "paused":
+        world.app.pause_queue(queue)
+    elif obstacle == "limited":
+        world.app.set_queue(queue, concurrency=1)
+    else:
+        busy = world.task("busy")
+        busy.enqueue()
+        world.finish(
+            Throttled(world.operations.claim(world.worker, tasks=["busy"], n=1)[0].lease, 60 * SECOND)
+        )
+    assert world.claim(5) == []
+    assert world.operations.supersede() == 0
+    assert states(world, jobs) == ["running", "ready"]
+    world.finish(Succeeded(old.lease))
 
 
 def test_wrong_options_are_refused(world: World) -> None:

@@ -65,6 +65,8 @@ def test_a_queue_runs_no_more_jobs_than_its_limit(world: World) -> None:
     reasons = world.app.explain_job(jobs[3].id).also
     (full,) = [reason.sentence for reason in reasons if reason.code == "limit_full"]
     assert "the limit of the queue narrow (2)" in full
+    (advice,) = [reason.advice for reason in reasons if reason.code == "limit_full"]
+    assert "set_queue('narrow', concurrency=N)" in advice
     (use,) = [limit for limit in world.app.list_limits() if limit.kind == "queue"]
     assert (use.name, use.concurrency, use.running, use.waiting) == ("narrow", 2, 2, 2)
     world.app.set_queue("narrow", concurrency=3)

@@ -177,6 +177,11 @@ CASES: list[tuple[Case, str, str]] = [
         "It waits for a slot of the limit of the task send (1,000): jobs j2, j3, k0 and 997 more have them.",
     ),
     (
+        case({"full": [Holding(("queue", "mail"), 1, ["j2"])]}),
+        "limit_full",
+        "It waits for a slot of the limit of the queue mail (1): job j2 has it.",
+    ),
+    (
         case({"full": [Holding(("key", "send", "ann\nand more"), 3, ["j2", "j3", "j4"])]}),
         "limit_full",
         "It waits for a slot of the limit of the task send for the key ann (3): jobs j2, j3 and j4 have them.",

@@ -274,7 +274,7 @@ def _limited(case: Case) -> Iterator[Reason]:
         who = f"jobs {_listed(jobs)} have them" if len(jobs) > 1 else f"job {jobs[0]} has it"
         sentence = f"It waits for a slot of {_line(limit_name(full.limit))} ({full.concurrency:,}): {who}."
         kind, name, *_ = full.limit
-        advice = "limit_full" if kind == "named" else "declared_limit_full"
+        advice = {"named": "limit_full", "queue": "queue_limit_full"}.get(kind, "declared_limit_full")
         yield _reason(case, "limit_full", sentence, advice=advice, holder=full.jobs[0], limit=name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable
 from string import Formatter
 
@@ -27,6 +28,10 @@ class ConcurrencyKey:
         self._arguments = arguments
         if isinstance(asked, str):
             _check(asked, task, signature)
+        elif inspect.iscoroutinefunction(asked):
+            raise InvalidTask(
+                "concurrency_key must be a synchronous function: it is called by every enqueue."
+            )
         elif not callable(asked):
             raise InvalidTask("concurrency_key must be a template, such as '{customer}', or a function.")
 

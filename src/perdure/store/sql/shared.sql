@@ -421,7 +421,9 @@ candidate AS (
       FROM grp CROSS JOIN perdure.task t
            JOIN perdure.job j ON j.state = 'ready' AND j.held IS NULL
                              AND j.queue = grp.queue AND j.priority = grp.priority AND j.task = t.name AND j.run_at <= :now
-     WHERE grp.priority < 32768 AND {task_cancels_running})
+     WHERE grp.priority < 32768 AND {task_cancels_running}
+       -- A job that cannot start replaces none.
+       AND NOT EXISTS (SELECT 1 FROM perdure.queue q WHERE q.name = grp.queue AND ({queue_is_closed} OR {queue_is_limited})))
 SELECT id
   FROM (SELECT c.id, c.cancel_requested_at, t.concurrency,
                row_number() OVER (PARTITION BY coalesce(t.concurrency_scope, t.name),
