@@ -183,6 +183,7 @@ def wipe() -> Op[None]:
 
 
 def _answer(verb: Callable[[WorkerOperations], T], operations: WorkerOperations) -> T | PerdureError:
+    operations.limited_job_ended()  # else the real time that has passed would decide whose turn it is
     try:
         return verb(operations)
     except PerdureError as error:
