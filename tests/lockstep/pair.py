@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
+from unittest.mock import patch
 
 from perdure.errors import PerdureError
 from perdure.model.backoff import load_backoff
@@ -19,6 +20,7 @@ from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite.store import SqliteStore
 from perdure.store.statements import Dialect, load, render
 from perdure.store.store import Store
+from perdure.worker import claimer
 from perdure.worker.operations import WorkerOperations
 from tests.lockstep.endings import Past
 from tests.lockstep.limits import NamedLimit
@@ -183,11 +185,12 @@ def wipe() -> Op[None]:
 
 
 def _answer(verb: Callable[[WorkerOperations], T], operations: WorkerOperations) -> T | PerdureError:
-    operations.limited_job_ended()  # else the real time that has passed would decide whose turn it is
-    try:
-        return verb(operations)
-    except PerdureError as error:
-        return error
+    # With intervals, the real time that has passed would decide whether a claim searches for limited jobs first.
+    with patch.multiple(claimer, SEARCH_INTERVAL=0.0, CHECK_INTERVAL=0.0):
+        try:
+            return verb(operations)
+        except PerdureError as error:
+            return error
 
 
 def _statements(dialect: Dialect) -> dict[str, str]:
