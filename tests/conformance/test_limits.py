@@ -257,9 +257,8 @@ def test_a_burst_right_after_a_change_of_limits_runs_its_jobs(url: str) -> None:
             assert app.count_jobs() == {"default": {"succeeded": concurrency}}
 
 
-def test_a_locked_job_does_not_keep_a_slot_free(world: World) -> None:
-    if world.store.embedded:
-        pytest.skip("SQLite locks no rows")
+def test_a_locked_job_does_not_keep_a_slot_free(postgres_world: World) -> None:
+    world = postgres_world
     work = world.task(concurrency=2)
     jobs = [work.enqueue(n) for n in range(4)]
     with psycopg.connect(world.url) as other:
