@@ -155,16 +155,13 @@ class Sweeps:
     def supersede(self) -> Plan[int]:
         """Cancel the jobs that newer ones replace, or ask their workers to stop them; return how many."""
         found = yield from perform(limit_ops.find_superseded)
-        return len(
-            (
-                yield from self._damaged.sweep(
-                    found,
-                    _cancel_superseded,
-                    "Job %s cannot be canceled in favor of a newer one: %s Mend its row.",
-                    "%d more jobs cannot be canceled in favor of newer ones.",
-                )
-            )
+        canceled = yield from self._damaged.sweep(
+            found,
+            _cancel_superseded,
+            "Job %s cannot be canceled in favor of a newer one: %s Mend its row.",
+            "%d more jobs cannot be canceled in favor of newer ones.",
         )
+        return len(canceled)
 
     def set_aside(self, *, page: int = 5000) -> Plan[int]:
         """Set aside jobs of queues and priorities in which no job is due soon. Return how many jobs."""

@@ -26,6 +26,22 @@ EXISTS (SELECT 1 FROM perdure.worker w WHERE w.id = :worker AND {is_live})
 -- Whether the queue of row q has a limit. Only limited claims hand out the jobs of such a queue.
 q.concurrency IS NOT NULL
 
+-- fragment: next_queues_and_priorities
+-- The second half of `every` (queue), which begins with an empty name: all queues with ready jobs, one index lookup for
+-- each. And `grp`: the priorities of these queues.
+    SELECT (SELECT j.queue FROM perdure.job j
+             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
+             ORDER BY j.queue LIMIT 1)
+      FROM every WHERE every.queue IS NOT NULL),
+grp (queue, priority) AS (
+    SELECT queue, 32768 FROM every WHERE queue <> ''
+    UNION ALL
+    SELECT grp.queue, (SELECT CAST(j.priority AS integer) FROM perdure.job j INDEXED BY perdure.job_claim
+                        WHERE j.state = 'ready' AND j.held IS NULL
+                          AND j.queue = grp.queue AND j.priority < grp.priority
+                        ORDER BY j.priority DESC LIMIT 1)
+      FROM grp WHERE grp.priority IS NOT NULL)
+
 -- fragment: task_cancels_running
 t.cancels_running AND t.concurrency IS NOT NULL
 
@@ -352,18 +368,7 @@ WITH RECURSIVE
 every AS (
     SELECT CAST('' AS text) AS queue
     UNION ALL
-    SELECT (SELECT j.queue FROM perdure.job j
-             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
-             ORDER BY j.queue LIMIT 1)
-      FROM every WHERE every.queue IS NOT NULL),
-grp (queue, priority) AS (
-    SELECT queue, 32768 FROM every WHERE queue <> ''
-    UNION ALL
-    SELECT grp.queue, (SELECT CAST(j.priority AS integer) FROM perdure.job j INDEXED BY perdure.job_claim
-                        WHERE j.state = 'ready' AND j.held IS NULL
-                          AND j.queue = grp.queue AND j.priority < grp.priority
-                        ORDER BY j.priority DESC LIMIT 1)
-      FROM grp WHERE grp.priority IS NOT NULL)
+{next_queues_and_priorities}
 SELECT queue, task, due, keyed
   FROM (SELECT grp.queue, t.name AS task,
                (SELECT count(*)
@@ -399,18 +404,7 @@ WITH RECURSIVE
 every AS (
     SELECT CAST('' AS text) AS queue WHERE EXISTS (SELECT 1 FROM perdure.task t WHERE {task_cancels_running})
     UNION ALL
-    SELECT (SELECT j.queue FROM perdure.job j
-             WHERE j.state = 'ready' AND j.held IS NULL AND j.queue > every.queue
-             ORDER BY j.queue LIMIT 1)
-      FROM every WHERE every.queue IS NOT NULL),
-grp (queue, priority) AS (
-    SELECT queue, 32768 FROM every WHERE queue <> ''
-    UNION ALL
-    SELECT grp.queue, (SELECT CAST(j.priority AS integer) FROM perdure.job j INDEXED BY perdure.job_claim
-                        WHERE j.state = 'ready' AND j.held IS NULL
-                          AND j.queue = grp.queue AND j.priority < grp.priority
-                        ORDER BY j.priority DESC LIMIT 1)
-      FROM grp WHERE grp.priority IS NOT NULL),
+{next_queues_and_priorities},
 candidate AS (
     SELECT j.id, j.task, j.concurrency_key, j.cancel_requested_at
       FROM perdure.job j
